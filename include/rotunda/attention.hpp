@@ -1,0 +1,69 @@
+// Attention: runs a plan on one rank's tensors.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rotunda/plan.hpp"
+#include "rotunda/tensor.hpp"
+#include "rotunda/transport.hpp"
+
+namespace rotunda {
+
+/// One rank's tensors, rows as its shard says, axes [batch, row, head, dim] with any strides (last axis contiguous).
+/// q [b, rows_q, h_q, d], k [b, rows_k, h_kv, d], v [b, rows_k, h_kv, d_v], out and dout as q with d_v, lse
+/// [b, rows_q, h_q, 1] fp32; sink, max_logit, dsink [1, 1, h_q, 1] fp32. thd: b = 1.
+/// max_logit is the whole group's; dsink is the local rows' part, to be summed over ranks like any parameter's gradient.
+struct Tensors {
+  TensorView q, k, v, sink;
+  TensorView out, lse, max_logit;
+  TensorView dout, dq, dk, dv, dsink;
+};
+
+/// An interval on a rank's lane, for traces. Times in seconds since the executor was made.
+struct TraceEvent {
+  enum class Lane { compute, communication } lane;
+  std::string name;
+  double begin = 0, end = 0;
+};
+
+/// What a run moved and held.
+struct RunStats {
+  std::int64_t bytes_sent = 0, bytes_received = 0;
+  std::int64_t workspace_bytes = 0;  ///< exact: planned buffers and the kernel's scratch
+  double seconds = 0;
+  double exposed_seconds = 0;        ///< spent in awaits
+};
+
+/// Runs a plan. One thread a rank; the plan may be shared. forward and backward are collective. Tensors are checked
+/// against the plan before anything moves (@throws Error bad_input on every rank that has a wrong one, and the others
+/// learn of it as Error transport). backward takes q, k, v, out, lse as forward left them, keeps nothing between calls
+/// and overwrites the gradients: calling it twice gives the same result.
+class Attention {
+ public:
+  Attention(std::shared_ptr<const Plan> plan, Transport& transport);
+  ~Attention();
+  Attention(const Attention&) = delete;
+  Attention& operator=(const Attention&) = delete;
+
+  void forward(const Tensors& tensors);
+  void backward(const Tensors& tensors);
+
+  [[nodiscard]] const Plan& plan() const;
+  /// Of the last forward or backward.
+  [[nodiscard]] const RunStats& stats() const;
+  /// Records every step from now on; events() returns what was recorded since.
+  void set_tracing(bool on);
+  [[nodiscard]] const std::vector<TraceEvent>& events() const;
+  /// Workspace is filled with NaN before each run (tests).
+  void set_poison(bool on);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rotunda

@@ -1,0 +1,96 @@
+// Plans: the immutable outcome for one problem on one group of ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rotunda/problem.hpp"
+#include "rotunda/schedule.hpp"
+#include "rotunda/shard.hpp"
+#include "rotunda/transport.hpp"
+
+namespace rotunda {
+
+/// What a caller may fix; what is left empty is chosen.
+struct PlanOptions {
+  std::optional<ScheduleKind> schedule;
+  std::optional<ScheduleKind> backward_schedule;  ///< default: the forward's
+  int inner = 0;                                  ///< a2a_p2p: ranks of an a2a group; 0 chooses
+  int head_groups = 0;                            ///< groups of KV heads that are pipelined; 0 chooses
+  std::optional<ShardKind> shard;
+  std::int64_t chunk_size = 0;  ///< balanced shards: tokens a chunk; 0 chooses
+  std::string kernel;           ///< empty: auto (never reference)
+  std::string transport;        ///< empty: auto
+  std::string device;           ///< "", "cpu" or "cuda"
+  int threads = 0;              ///< a rank's thread budget; 0: cores / ranks, at least 1
+
+  bool operator==(const PlanOptions&) const = default;
+};
+
+/// A choice that was not made, and why.
+struct Refusal {
+  std::string what;    ///< such as "kernel cudnn" or "schedule a2a"
+  std::string reason;
+  bool unsupported = true;  ///< false: it could serve, but something else is predicted to be better
+};
+
+/// Predicted seconds of a machine, for choosing and for `rotunda plan`.
+struct Machine {
+  std::string name = "cpu";
+  double flops_per_second = 5e10;      ///< a rank's attention rate
+  double bytes_per_second = 4e9;       ///< of a rank's link, each way
+  double seconds_per_message = 5e-6;
+};
+
+/// One rank's plan. Immutable, shareable between threads.
+struct Plan {
+  Problem problem;
+  PlanOptions options;  ///< as asked
+  int rank = 0, ranks = 1;
+  ScheduleOptions forward_schedule, backward_schedule;  ///< as chosen
+  Shard shard;
+  std::string kernel, transport, device;
+  int threads = 1;
+  Program forward;
+  std::optional<Program> backward;  ///< where the problem has grad
+  std::int64_t kernel_workspace_bytes = 0;
+  std::vector<Refusal> refusals;
+  std::uint64_t hash = 0;  ///< of everything but the rank: equal on every rank of a group
+
+  /// Bytes held beyond inputs and outputs at the worse of forward and backward.
+  [[nodiscard]] std::int64_t peak_bytes() const;
+  /// "p2p, dual_chunk, cpu, local"
+  [[nodiscard]] std::string summary() const;
+};
+
+/// Plans one rank without a group: nothing is agreed. @throws Error bad_input, unsupported (with every reason)
+[[nodiscard]] std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions& options, int rank,
+                                                    int ranks);
+
+/// The same through a bounded, thread-safe cache keyed by everything that matters: problem, options, rank, ranks,
+/// device and what is disabled in the environment.
+[[nodiscard]] std::shared_ptr<const Plan> cached_plan(const Problem& problem, const PlanOptions& options, int rank,
+                                                      int ranks);
+[[nodiscard]] std::string plan_cache_key(const Problem& problem, const PlanOptions& options, int rank, int ranks);
+
+/// Plans on every rank of a group and makes sure that all agree before anything moves. Collective. Where ranks disagree
+/// every one of them throws Error bad_input that names a differing rank, the field and both values, and the group stays
+/// usable; where one cannot plan, all throw its reason.
+[[nodiscard]] std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOptions& options,
+                                                        Transport& transport);
+
+/// A schedule on a shard, counted over all ranks.
+struct Candidate {
+  ScheduleOptions schedule;
+  ShardKind shard = ShardKind::contiguous;
+  Cost forward_max, backward_max;      ///< of the costliest rank, field by field
+  double forward_flops_mean = 0;       ///< over ranks: balance is mean / max
+  double seconds = 0;                  ///< predicted by `machine`, of the slowest rank
+};
+[[nodiscard]] Candidate evaluate(const Problem& problem, const Shard& shard, const ScheduleOptions& forward,
+                                 const ScheduleOptions& backward, const Machine& machine);
+
+}  // namespace rotunda

@@ -1,0 +1,80 @@
+// Transports: how buffers move between the ranks of a group.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rotunda/error.hpp"
+#include "rotunda/tensor.hpp"
+
+namespace rotunda {
+
+/// One tensor to or from a peer. Views on both sides have the same shape and dtype; strides are each side's own.
+struct Message {
+  int peer = 0;
+  TensorView view;
+};
+
+/// What a rank has moved since it was made.
+struct TransportCounters {
+  std::int64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0, messages_received = 0;
+};
+
+/// One rank's end of a group. Used by one thread at a time; the ends of a group live in different threads or processes.
+///
+/// Collective order: all ranks post the same exchange ids in the same order between two agreements. Every wait has the
+/// group's timeout. After an abort (by anybody) every call of every rank throws Error transport, which names the rank
+/// that failed and why; the group is then of no further use.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  [[nodiscard]] virtual std::string name() const = 0;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  /// Starts exchange `id`. Sends are readable and receives writable from now until awaited. Message i of a pair of
+  /// ranks meets message i. Does not block.
+  virtual void post(int id, std::span<const Message> sends, std::span<const Message> receives) = 0;
+  /// Returns when everything that exchange `id` receives has arrived. @throws Error transport
+  virtual void await(int id) = 0;
+  /// Returns when everything that exchange `id` sends may be overwritten. @throws Error transport
+  virtual void await_sent(int id) = 0;
+
+  /// Every rank's text, by rank: small host data for agreement. @throws Error transport
+  [[nodiscard]] virtual std::vector<std::string> all_gather_text(const std::string& text) = 0;
+
+  /// Tells every rank that this one has failed; wakes those that wait. Safe to call twice, never throws.
+  virtual void abort(const std::string& reason) noexcept = 0;
+
+  [[nodiscard]] virtual TransportCounters counters() const = 0;
+};
+
+/// A fault to inject, for tests: rank `rank` misbehaves when it posts its exchange number `after` (0: at the agreement).
+struct Fault {
+  enum class Kind { none, throws, stalls, dies } kind = Kind::none;
+  int rank = 0;
+  int after = 0;
+};
+
+struct LocalOptions {
+  std::chrono::milliseconds timeout{60'000};
+  Fault fault;
+};
+
+/// Ranks as threads of this process, host memory. The result's element r belongs to rank r's thread.
+[[nodiscard]] std::vector<std::unique_ptr<Transport>> make_local_group(int ranks, const LocalOptions& options = {});
+
+/// Runs body(transport) for every rank, each in its own thread, and joins them. A body that throws aborts the group.
+/// The error rethrown is the first that is not an echo of another rank's abort.
+void run_ranks(std::vector<std::unique_ptr<Transport>>& group, const std::function<void(Transport&)>& body);
+
+}  // namespace rotunda

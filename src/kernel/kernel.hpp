@@ -1,0 +1,94 @@
+// The kernel contract: attention over a list of slices, added to a running state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.hpp"
+#include "rotunda/problem.hpp"
+#include "rotunda/tensor.hpp"
+
+namespace rotunda {
+
+/// Which KV head a query head reads, for buffers that hold a part of the heads: query head i of the buffer has the
+/// global number q_first + i and reads KV head (q_first + i) / group, which lies at that minus kv_first.
+struct HeadMap {
+  int group = 1, q_first = 0, kv_first = 0;
+  [[nodiscard]] int kv(int q_head) const { return (q_first + q_head) / group - kv_first; }
+};
+
+/// Forward over slices. With P = exp(scale·S - lse) on the visible pairs, out = P·V and lse = log Σ exp(scale·S).
+/// Views are [batch, row, head, dim], last axis contiguous, other strides free; q, k, v, out have the problem's dtype.
+///   init: the running state is empty; acc and lse hold anything (NaN too) and every row of them is written, rows of no
+///         slice with acc = 0, lse = -inf. Otherwise acc, lse are the state so far: acc normalised, as if final.
+///   last: the state goes to `out` (every row of it) and lse; acc is not written (and not needed with init). Otherwise
+///         to acc and lse.
+/// Rows of no slice are never read from q; rows of k and v outside the slices are never read, so NaN there is harmless.
+/// A NaN in a row that a slice covers reaches only what sees it.
+struct ForwardArgs {
+  std::span<const Slice> slices;  ///< rows of these views; query rows of different slices may coincide
+  TensorView q, k, v;
+  TensorView acc;                 ///< fp32, as out
+  TensorView lse;                 ///< fp32 [batch, row, head, 1]
+  TensorView out;                 ///< with last
+  float* max_logit = nullptr;     ///< [heads of q]: raised to the greatest scaled visible logit; nullptr: not asked
+  HeadMap heads;
+  double scale = 1;
+  bool init = true, last = true;
+};
+
+/// Backward over slices: with dP = dout·Vᵀ and dS = P∘(dP - delta):
+/// dq = scale·dS·K, dk = scale·dSᵀ·Q, dv = Pᵀ·dout, where P uses the final lse of the whole row.
+/// dq, dk, dv are fp32. init_dq: dq holds anything and every row is written; else added to. init_dkv likewise.
+struct BackwardArgs {
+  std::span<const Slice> slices;
+  TensorView q, k, v, dout;
+  TensorView lse, delta;          ///< fp32 [batch, row, head, 1]; delta = rowsum(dout ∘ out)
+  TensorView dq, dk, dv;          ///< fp32
+  HeadMap heads;
+  double scale = 1;
+  bool init_dq = true, init_dkv = true;
+};
+
+/// What a kernel works with: its threads and its scratch (workspace_bytes of it, 64-byte aligned, any contents).
+struct KernelContext {
+  ThreadPool& threads;
+  std::span<std::byte> workspace;
+};
+
+/// What a kernel can do beside computing; nobody asks its name.
+struct KernelCapabilities {
+  bool accumulates = true;    ///< resumes and leaves fp32 state in place; else 16-bit partials that the executor merges
+  bool slices = true;         ///< any slice list in one call; else dense or ragged groups
+  bool row_max = true;        ///< max_logit
+  bool deterministic = true;  ///< same bits whatever the threads and timing
+  bool automatic = true;      ///< may be chosen by auto
+  std::string device = "cpu";
+};
+
+/// A kernel is stateless and may be called by several threads at once.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  [[nodiscard]] virtual std::string name() const = 0;
+  [[nodiscard]] virtual KernelCapabilities capabilities() const = 0;
+  /// One line for `rotunda info`, such as "AVX2, 8 lanes".
+  [[nodiscard]] virtual std::string description() const = 0;
+  /// Why it can't serve the problem, or nothing. Host only, cheap.
+  [[nodiscard]] virtual std::optional<std::string> refuse(const Problem& problem) const = 0;
+  /// Scratch for a rank with this many threads.
+  [[nodiscard]] virtual std::int64_t workspace_bytes(const Problem& problem, int threads, bool backward) const = 0;
+  virtual void forward(const ForwardArgs& args, const KernelContext& context) const = 0;
+  virtual void backward(const BackwardArgs& args, const KernelContext& context) const = 0;
+};
+
+/// All kernels of this build, in order of preference. src/kernel/registry.cpp is the one place to add one.
+[[nodiscard]] const std::vector<const Kernel*>& kernels();
+/// nullptr where there is none of that name.
+[[nodiscard]] const Kernel* find_kernel(const std::string& name);
+
+}  // namespace rotunda
