@@ -9,10 +9,13 @@ install(DIRECTORY include/rotunda DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_
 if(TARGET rotunda)
   install(TARGETS rotunda)
 endif()
-install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DATADIR}/rotunda)
-if(EXISTS ${PROJECT_SOURCE_DIR}/data)
-  install(DIRECTORY data DESTINATION ${CMAKE_INSTALL_DATADIR}/rotunda)
-endif()
+foreach(folder IN ITEMS docs examples data bench/peers)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
+    cmake_path(GET folder PARENT_PATH parent)
+    install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/rotunda/${parent} USE_SOURCE_PERMISSIONS
+            PATTERN __pycache__ EXCLUDE)
+  endif()
+endforeach()
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/rotunda)
 
 configure_package_config_file(cmake/rotunda-config.cmake.in rotunda-config.cmake INSTALL_DESTINATION ${package_dir})
