@@ -59,7 +59,8 @@ struct Problem {
   DType dtype = DType::bf16;
   Layout layout = Layout::bshd;
   std::int64_t b = 1;             ///< batch entries (dense) or sequences (thd, set by normalize)
-  std::int64_t s_q = 0, s_k = 0;  ///< rows of a batch entry (dense) or of the packed buffer (thd, set by normalize)
+  std::int64_t s_q = 0, s_k = -1;  ///< rows of a batch entry (dense; s_k = -1 means s_q) or of the packed buffer (thd,
+                                   ///< set by normalize)
   int h_q = 0, h_kv = 0;          ///< heads; h_kv = 0 means h_q
   int d = 0, d_v = 0;             ///< head dims of q, k and of v; d_v = 0 means d
   Mask mask = Mask::none;
@@ -100,6 +101,9 @@ void normalize(Problem& problem);
 /// The mask as slices in buffer rows (batch 0 for thd), ordered by batch and query row. Slices with no visible pair
 /// are left out. Band edges and positions are small enough that sums of them never overflow.
 [[nodiscard]] std::vector<Slice> mask_slices(const Problem& problem);
+
+/// Visible (row, key) pairs of a slice, in closed form.
+[[nodiscard]] std::int64_t visible_pairs(const Slice& slice);
 
 /// Query rows that exist: visible lengths without padding (rows that see nothing included), sorted, disjoint.
 [[nodiscard]] std::vector<RowSpan> real_query_rows(const Problem& problem);

@@ -148,7 +148,4 @@ struct ScheduleOptions {
 /// The program as numbered lines, one a step.
 [[nodiscard]] std::string to_text(const Program& program);
 
-/// Visible pairs of a slice, in closed form.
-[[nodiscard]] std::int64_t visible_pairs(const Slice& slice);
-
 }  // namespace rotunda

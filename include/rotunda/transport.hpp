@@ -42,7 +42,9 @@ class Transport {
   [[nodiscard]] virtual int size() const = 0;
 
   /// Starts exchange `id`. Sends are readable and receives writable from now until awaited. Message i of a pair of
-  /// ranks meets message i. Does not block.
+  /// ranks meets message i, own rank as peer allowed. Does not block. An id may be posted again once its earlier post
+  /// has been awaited (both ways where it has messages both ways): the n-th post for a pair meets the n-th.
+  /// @throws Error transport where the two sides differ in id, number of messages, shape or dtype
   virtual void post(int id, std::span<const Message> sends, std::span<const Message> receives) = 0;
   /// Returns when everything that exchange `id` receives has arrived. @throws Error transport
   virtual void await(int id) = 0;
@@ -52,13 +54,17 @@ class Transport {
   /// Every rank's text, by rank: small host data for agreement. @throws Error transport
   [[nodiscard]] virtual std::vector<std::string> all_gather_text(const std::string& text) = 0;
 
-  /// Tells every rank that this one has failed; wakes those that wait. Safe to call twice, never throws.
+  /// Tells every rank that this one has failed; wakes those that wait. When it returns nobody touches this rank's
+  /// buffers any more: call it before an error frees what has been posted. (Errors of the transport's own calls have
+  /// done so already.) Safe to call twice, never throws.
   virtual void abort(const std::string& reason) noexcept = 0;
 
   [[nodiscard]] virtual TransportCounters counters() const = 0;
 };
 
-/// A fault to inject, for tests: rank `rank` misbehaves when it posts its exchange number `after` (0: at the agreement).
+/// A fault to inject, for tests: rank `rank` misbehaves when it posts its exchange number `after`, counted from 1 (0: at
+/// its first all_gather_text). It throws an Error; or stalls until another rank has failed or all others have ended; or
+/// dies: its body is left without a word to the others (only under run_ranks).
 struct Fault {
   enum class Kind { none, throws, stalls, dies } kind = Kind::none;
   int rank = 0;
@@ -73,8 +79,9 @@ struct LocalOptions {
 /// Ranks as threads of this process, host memory. The result's element r belongs to rank r's thread.
 [[nodiscard]] std::vector<std::unique_ptr<Transport>> make_local_group(int ranks, const LocalOptions& options = {});
 
-/// Runs body(transport) for every rank, each in its own thread, and joins them. A body that throws aborts the group.
-/// The error rethrown is the first that is not an echo of another rank's abort.
+/// Runs body(transport) for every rank, each in its own thread, and joins them. A body that throws aborts the group;
+/// one that returns leaves it, so whoever still waits for it gets an error at once. The error rethrown is the first that
+/// is not an echo of another rank's abort. A group that has not failed may be run again, exchange ids starting anew.
 void run_ranks(std::vector<std::unique_ptr<Transport>>& group, const std::function<void(Transport&)>& body);
 
 }  // namespace rotunda

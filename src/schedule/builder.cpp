@@ -1,0 +1,292 @@
+#include "schedule/builder.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace rotunda {
+namespace {
+
+constexpr std::int64_t kWorkspaceAlignment = 256;  // what GPU tensor copies and allocators want; ample for SIMD
+
+/// All query rows of a team's members, in the order in which they can be searched.
+Segments team_queries(const TokenMap& map, const std::vector<int>& members) {
+  std::vector<std::vector<RowRange>> all;
+  for (const int member : members) all.push_back({{0, map.rows(member)}});
+  return gathered_segments(map, members, all);
+}
+
+bool has(const std::vector<int>& ranks, int rank) {
+  return std::binary_search(ranks.begin(), ranks.end(), rank);
+}
+
+}  // namespace
+
+Region narrow_rows(Region region, std::int64_t row, std::int64_t rows) {
+  region.row += row;
+  region.rows = rows;
+  return region;
+}
+
+Region narrow_heads(Region region, std::int64_t head, std::int64_t heads) {
+  region.head += head;
+  region.heads = heads;
+  return region;
+}
+
+Region Slots::next(Builder& builder) {
+  turn_ = 1 - turn_;
+  builder.await_sent(std::exchange(sent_[turn_], -1));
+  return regions_[turn_];
+}
+
+Builder::Builder(const Problem& problem, const Shard& shard, const ScheduleOptions& options, int rank, bool backward)
+    : problem_(problem), shard_(shard), team_(problem, options, shard.q.ranks()), slices_(mask_slices(problem)) {
+  program_.rank = rank;
+  program_.ranks = shard.q.ranks();
+  program_.backward = backward;
+  for (int other = 0; other < ranks(); ++other) {
+    items_.push_back(team_.items(other));
+    if (!backward) continue;
+    // Remote keys first: their gradients leave while the rank's own are computed.
+    std::stable_sort(items_.back().begin(), items_.back().end(), [](const Item& a, const Item& b) {
+      return std::pair(a.group, a.stage == 0) < std::pair(b.group, b.stage == 0);
+    });
+  }
+  const std::vector<int> members = team_.members(rank);
+  const Segments queries = team_queries(shard.q, members);
+  for (int owner = 0; owner < ranks(); ++owner) {
+    rows_needed_.push_back(visible_key_rows(slices_, queries, shard.k, owner));
+  }
+  for (int first = 0; first < ranks(); first += team_.inner()) {
+    const Segments theirs = team_queries(shard.q, team_.members(first));
+    rows_wanted_.push_back(visible_key_rows(slices_, theirs, shard.k, rank));
+  }
+  if (team_.queries_in_place()) {
+    q_segments_ = local_segments(shard.q, rank);
+  } else {
+    std::vector<std::vector<RowRange>> rows;
+    for (const int member : members) rows.push_back(seeing_query_rows(slices_, shard.q, member));
+    q_segments_ = gathered_segments(shard.q, members, rows);
+  }
+}
+
+std::vector<Stage> Builder::stages() const {
+  std::vector<Stage> result;
+  for (const Item& item : items(rank())) {
+    Stage stage{item, team_.own_keys_in_place() && item.stage == 0, {}, {}, false, false, false};
+    if (stage.in_place) {
+      stage.keys = local_segments(shard_.k, rank());
+    } else if (item.q.count > 0) {
+      std::vector<std::vector<RowRange>> rows;
+      for (const int owner : item.owners) rows.push_back(rows_needed_[static_cast<std::size_t>(owner)]);
+      stage.keys = gathered_segments(shard_.k, item.owners, rows);
+    }
+    if (item.q.count > 0) stage.slices = intersect(slices_, q_segments_, stage.keys);
+    result.push_back(std::move(stage));
+  }
+  // Of each head group, the stages with slices are active; where there is none, the own one (it writes zeros).
+  for (std::size_t begin = 0; begin < result.size();) {
+    const std::size_t end = begin + static_cast<std::size_t>(team_.stages());
+    std::vector<Stage*> active;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (!result[i].slices.empty()) active.push_back(&result[i]);
+    }
+    for (std::size_t i = begin; i < end && active.empty(); ++i) {
+      if (result[i].item.stage == 0 && result[i].item.q.count > 0) active.push_back(&result[i]);
+    }
+    for (Stage* stage : active) stage->active = true;
+    if (!active.empty()) active.front()->first = active.back()->last = true;
+    begin = end;
+  }
+  return result;
+}
+
+Segments Builder::rows_for(int worker, const Item& item) const {
+  const bool own = worker == rank() && team_.own_keys_in_place();
+  if (item.q.count == 0 || own || !has(item.owners, rank())) return {shard_.k.stride(), {}};
+  const auto team = static_cast<std::size_t>(worker / team_.inner());
+  return gathered_segments(shard_.k, std::vector{rank()}, {&rows_wanted_[team], 1});
+}
+
+std::vector<RowSpan> Builder::real_local_rows() const {
+  return spans_in_rows(real_query_rows(problem_), local_segments(shard_.q, rank()));
+}
+
+std::vector<RowSpan> Builder::real_attended_rows() const {
+  return spans_in_rows(real_query_rows(problem_), q_segments_);
+}
+
+int Builder::add_buffer(Buffer buffer) {
+  program_.buffers.push_back(std::move(buffer));
+  return static_cast<int>(program_.buffers.size()) - 1;
+}
+
+namespace {
+
+Region whole(const Buffer& buffer, int index) {
+  return {index, 0, buffer.rows, 0, buffer.heads};
+}
+
+Buffer user_buffer(const Problem& p, Binding binding, std::int64_t rows_q, std::int64_t rows_k) {
+  const std::string name = to_string(binding);
+  switch (binding) {
+    case Binding::q:
+    case Binding::dq: return {name, binding, p.dtype, p.batches(), rows_q, p.h_q, p.d};
+    case Binding::k:
+    case Binding::dk: return {name, binding, p.dtype, p.batches(), rows_k, p.h_kv, p.d};
+    case Binding::v:
+    case Binding::dv: return {name, binding, p.dtype, p.batches(), rows_k, p.h_kv, p.d_v};
+    case Binding::out:
+    case Binding::dout: return {name, binding, p.dtype, p.batches(), rows_q, p.h_q, p.d_v};
+    case Binding::lse: return {name, binding, DType::fp32, p.batches(), rows_q, p.h_q, 1};
+    case Binding::sink:
+    case Binding::dsink:
+    case Binding::max_logit:
+    case Binding::workspace: break;
+  }
+  return {name, binding, DType::fp32, 1, 1, p.h_q, 1};
+}
+
+}  // namespace
+
+Region Builder::bound(Binding binding) {
+  const auto [it, added] = bound_.try_emplace(binding, -1);
+  if (added) it->second = add_buffer(user_buffer(problem_, binding, shard_.q.rows(rank()), shard_.k.rows(rank())));
+  return whole(program_.buffers[static_cast<std::size_t>(it->second)], it->second);
+}
+
+Region Builder::workspace(const std::string& name, DType dtype, std::int64_t rows, std::int64_t heads,
+                          std::int64_t dim) {
+  const int index = add_buffer({name, Binding::workspace, dtype, problem_.batches(), rows, heads, dim});
+  return whole(program_.buffers[static_cast<std::size_t>(index)], index);
+}
+
+Region Builder::row_statistics(const std::string& name, std::int64_t rows) {
+  const int index = add_buffer({name, Binding::workspace, DType::fp32, 1, rows, problem_.h_q, 1});
+  return whole(program_.buffers[static_cast<std::size_t>(index)], index);
+}
+
+void Builder::bind_sink() {
+  if (problem_.sink == Sink::learnable) bound(Binding::sink);
+}
+
+int Builder::post(const std::string& label, Transfers transfers) {
+  const int id = next_id_++;
+  const auto empty = [&](const Transfer& t) {
+    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(t.region.buffer)];
+    return buffer.batch * t.region.rows * t.region.heads * buffer.dim == 0;
+  };
+  std::erase_if(transfers.sends, empty);
+  std::erase_if(transfers.receives, empty);
+  if (transfers.sends.empty() && transfers.receives.empty()) return -1;
+  const int index = static_cast<int>(program_.exchanges.size());
+  program_.exchanges.push_back({id, label, std::move(transfers.sends), std::move(transfers.receives)});
+  add(Post{index});
+  return index;
+}
+
+void Builder::await(int exchange) {
+  if (exchange >= 0 && !program_.exchanges[static_cast<std::size_t>(exchange)].receives.empty()) add(Await{exchange});
+}
+
+void Builder::await_sent(int exchange) {
+  if (exchange >= 0 && !program_.exchanges[static_cast<std::size_t>(exchange)].sends.empty()) add(AwaitSent{exchange});
+}
+
+void Builder::transfer_keys(std::size_t index, const Stage& stage, Region k, Region v, Transfers& transfers) {
+  const Region own_k = bound(Binding::k);
+  const Region own_v = bound(Binding::v);
+  for (int worker = 0; worker < ranks(); ++worker) {
+    const Item& item = items(worker)[index];
+    if (worker == rank()) continue;
+    for (const Segment& segment : rows_for(worker, item).list) {
+      for (const Region own : {own_k, own_v}) {
+        const Region part = narrow_heads(narrow_rows(own, segment.owner_row, segment.len), item.kv);
+        transfers.sends.push_back({worker, part});
+      }
+    }
+  }
+  if (stage.in_place) return;
+  for (const Segment& segment : stage.keys.list) {
+    for (const auto& [own, gathered] : {std::pair{own_k, k}, std::pair{own_v, v}}) {
+      const Region to = narrow_rows(gathered, segment.row, segment.len);
+      if (segment.owner == rank()) {
+        add(Convert{narrow_heads(narrow_rows(own, segment.owner_row, segment.len), stage.item.kv), to});
+      } else {
+        transfers.receives.push_back({segment.owner, to});
+      }
+    }
+  }
+}
+
+void Builder::transfer_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Transfers& transfers) {
+  for (const Segment& segment : q_segments_.list) {
+    for (const auto& [user, gathered] : tensors) {
+      const Region to = narrow_rows(gathered, segment.row, segment.len);
+      if (segment.owner != rank()) {
+        transfers.receives.push_back({segment.owner, to});
+        continue;
+      }
+      const Region from = narrow_rows(user, segment.owner_row, segment.len);
+      for (const int member : team_.members(rank())) {
+        const Region part = narrow_heads(from, items(member)[index].q);
+        if (member != rank()) {
+          transfers.sends.push_back({member, part});
+        } else if (part.heads > 0) {
+          add(Convert{part, to});
+        }
+      }
+    }
+  }
+}
+
+void Builder::return_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Transfers& transfers) {
+  for (const Segment& segment : q_segments_.list) {
+    for (const auto& [user, gathered] : tensors) {
+      const Region from = narrow_rows(gathered, segment.row, segment.len);
+      if (segment.owner != rank()) {
+        transfers.sends.push_back({segment.owner, from});
+        continue;
+      }
+      const Region to = narrow_rows(user, segment.owner_row, segment.len);
+      for (const int member : team_.members(rank())) {
+        const Region part = narrow_heads(to, items(member)[index].q);
+        if (member != rank()) {
+          transfers.receives.push_back({member, part});
+        } else if (part.heads > 0) {
+          add(Convert{from, part});
+        }
+      }
+    }
+  }
+}
+
+Program Builder::finish() {
+  // Every send must have left before the caller may touch its tensors.
+  std::vector<bool> awaited(program_.exchanges.size());
+  for (const Step& step : program_.steps) {
+    if (const auto* sent = std::get_if<AwaitSent>(&step)) awaited[static_cast<std::size_t>(sent->exchange)] = true;
+  }
+  for (std::size_t i = 0; i < awaited.size(); ++i) {
+    if (!awaited[i]) await_sent(static_cast<int>(i));
+  }
+  for (Buffer& buffer : program_.buffers) {
+    if (buffer.binding != Binding::workspace) continue;
+    buffer.offset = program_.workspace_bytes;
+    program_.workspace_bytes += (buffer.bytes() + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  }
+  return std::move(program_);
+}
+
+Program make_program(const Problem& problem, const Shard& shard, const ScheduleOptions& options, int rank,
+                     bool backward) {
+  Builder builder(problem, shard, options, rank, backward);
+  if (backward) {
+    build_backward(builder);
+  } else {
+    build_forward(builder);
+  }
+  return builder.finish();
+}
+
+}  // namespace rotunda

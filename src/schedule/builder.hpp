@@ -1,0 +1,124 @@
+// What forward and backward programs have in common: buffers, exchanges, and who needs which rows.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "rotunda/schedule.hpp"
+#include "schedule/segments.hpp"
+#include "schedule/team.hpp"
+
+namespace rotunda {
+
+/// An item of this rank with what it attends.
+struct Stage {
+  Item item;
+  bool in_place = false;             ///< reads this rank's own keys where the user has them
+  Segments keys;                     ///< the item's key rows: own ones in place, or those needed of the owners
+  std::vector<Slice> slices;         ///< in rows of q_segments and of keys
+  bool active = false;               ///< attends: has slices, or is all that its head group has
+  bool first = false, last = false;  ///< active one of its head group
+};
+
+/// A query-side tensor between the user's rows (all heads) and the gathered rows (an item's heads).
+struct QueryTensor {
+  Region user, gathered;
+};
+
+struct Transfers {
+  std::vector<Transfer> sends, receives;
+};
+
+/// Builds one rank's program, step by step.
+class Builder {
+ public:
+  Builder(const Problem& problem, const Shard& shard, const ScheduleOptions& options, int rank, bool backward);
+
+  [[nodiscard]] const Problem& problem() const { return problem_; }
+  [[nodiscard]] const Team& team() const { return team_; }
+  [[nodiscard]] int rank() const { return program_.rank; }
+  [[nodiscard]] int ranks() const { return program_.ranks; }
+  [[nodiscard]] const std::vector<Item>& items(int of_rank) const { return items_[static_cast<std::size_t>(of_rank)]; }
+  /// This rank's query rows as it attends them: its own in place, or those of the team that see anything.
+  [[nodiscard]] const Segments& q_segments() const { return q_segments_; }
+  /// This rank's items with their slices; index i is the item's number on every rank.
+  [[nodiscard]] std::vector<Stage> stages() const;
+  /// This rank's rows that `worker` needs for its item, as segments (rows counted in the order of sending).
+  [[nodiscard]] Segments rows_for(int worker, const Item& item) const;
+  /// Rows that exist (no padding): of this rank, or of q_segments.
+  [[nodiscard]] std::vector<RowSpan> real_local_rows() const;
+  [[nodiscard]] std::vector<RowSpan> real_attended_rows() const;
+
+  /// The user's tensor, whole.
+  Region bound(Binding binding);
+  /// New workspace, whole.
+  [[nodiscard]] Region workspace(const std::string& name, DType dtype, std::int64_t rows, std::int64_t heads,
+                                 std::int64_t dim);
+
+  /// New workspace of one fp32 number a row and query head, for no batch entry in particular.
+  [[nodiscard]] Region row_statistics(const std::string& name, std::int64_t rows);
+  /// The sink, where it is an input, becomes a buffer of the program.
+  void bind_sink();
+
+  void add(Step step) { program_.steps.push_back(std::move(step)); }
+  /// Posts an exchange unless it is empty here. The id counts up on every rank alike. Returns its index, or -1.
+  int post(const std::string& label, Transfers transfers);
+  void await(int exchange);
+  void await_sent(int exchange);
+
+  /// K and V rows for item `index`: this rank's to the workers that need them, the owners' into k and v, whose rows are
+  /// the stage's keys; own rows are copied at once.
+  void transfer_keys(std::size_t index, const Stage& stage, Region k, Region v, Transfers& transfers);
+  /// Query-side tensors of the team to the members that compute item `index`'s heads; own rows are copied at once.
+  void transfer_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Transfers& transfers);
+  /// And their results back; own rows are copied at once.
+  void return_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Transfers& transfers);
+
+  /// Waits for all sends, lays out the workspace and hands the program over.
+  [[nodiscard]] Program finish();
+
+ private:
+  int add_buffer(Buffer buffer);
+
+  const Problem& problem_;
+  const Shard& shard_;
+  Team team_;
+  Program program_;
+  std::vector<Slice> slices_;  ///< the mask, in tokens
+  std::vector<std::vector<Item>> items_;
+  Segments q_segments_;
+  std::vector<std::vector<RowRange>> rows_needed_;  ///< by owner: its key rows that this rank's team sees
+  std::vector<std::vector<RowRange>> rows_wanted_;  ///< by team: this rank's key rows that the team sees
+  std::map<Binding, int> bound_;
+  int next_id_ = 0;
+};
+
+[[nodiscard]] Region narrow_rows(Region region, std::int64_t row, std::int64_t rows);
+[[nodiscard]] Region narrow_heads(Region region, std::int64_t head, std::int64_t heads);
+[[nodiscard]] inline Region narrow_heads(Region region, HeadRange heads) {
+  return narrow_heads(region, heads.begin, heads.count);
+}
+
+/// Two buffers used by turns: one is filled while the other is in use.
+class Slots {
+ public:
+  Slots() = default;
+  explicit Slots(std::array<Region, 2> regions) : regions_(regions) {}
+  /// Turns to the other slot, once what was sent from it has left (a step).
+  Region next(Builder& builder);
+  /// The exchange that sends from the current slot.
+  void sent_by(int exchange) { sent_[turn_] = exchange; }
+
+ private:
+  std::array<Region, 2> regions_;
+  std::array<int, 2> sent_{-1, -1};
+  std::size_t turn_ = 1;
+};
+
+/// The steps of the two directions.
+void build_forward(Builder& builder);
+void build_backward(Builder& builder);
+
+}  // namespace rotunda

@@ -1,0 +1,57 @@
+#include <algorithm>
+#include <set>
+
+#include "rotunda/schedule.hpp"
+
+namespace rotunda {
+namespace {
+
+std::int64_t bytes(const Program& program, const Region& region) {
+  const Buffer& buffer = program.buffers[static_cast<std::size_t>(region.buffer)];
+  return buffer.batch * region.rows * region.heads * buffer.dim * static_cast<std::int64_t>(size_of(buffer.dtype));
+}
+
+std::int64_t bytes(const Program& program, const std::vector<Transfer>& transfers) {
+  std::int64_t sum = 0;
+  for (const Transfer& transfer : transfers) sum += bytes(program, transfer.region);
+  return sum;
+}
+
+std::int64_t pairs(const std::vector<Slice>& slices, std::int64_t heads) {
+  std::int64_t sum = 0;
+  for (const Slice& slice : slices) sum += visible_pairs(slice);
+  return sum * heads;
+}
+
+}  // namespace
+
+Cost cost(const Problem& problem, const Program& program) {
+  Cost result;
+  std::set<int> in_flight;
+  for (const Step& step : program.steps) {
+    if (const auto* post = std::get_if<Post>(&step)) {
+      const Exchange& exchange = program.exchanges[static_cast<std::size_t>(post->exchange)];
+      result.bytes_sent += bytes(program, exchange.sends);
+      result.bytes_received += bytes(program, exchange.receives);
+      result.messages += static_cast<std::int64_t>(exchange.receives.size());
+      in_flight.insert(post->exchange);
+    } else if (const auto* await = std::get_if<Await>(&step)) {
+      const auto& receives = program.exchanges[static_cast<std::size_t>(await->exchange)].receives;
+      if (in_flight.erase(await->exchange) > 0) result.exposed_bytes += bytes(program, receives);
+    } else if (const auto* attend = std::get_if<Attend>(&step)) {
+      const std::int64_t seen = pairs(attend->slices, attend->q.heads);
+      result.pairs += seen;
+      if (seen > 0) in_flight.clear();  // what is on its way now has something to hide behind
+    } else if (const auto* backward = std::get_if<AttendBackward>(&step)) {
+      const std::int64_t seen = pairs(backward->slices, backward->q.heads);
+      result.pairs += seen;
+      if (seen > 0) in_flight.clear();
+    }
+  }
+  const double flops_per_pair = 2.0 * (problem.d + problem.d_v) * (program.backward ? 2.5 : 1.0);
+  result.flops = flops_per_pair * static_cast<double>(result.pairs);
+  result.workspace_bytes = program.workspace_bytes;
+  return result;
+}
+
+}  // namespace rotunda

@@ -1,0 +1,188 @@
+// The forward program. For every item, in order:
+//
+//     post the next item's keys · await this item's keys · attend · (last of a head group) finish, send results back
+//
+// so an item's keys travel while the one before it is computed. Two slots hold received keys, whatever the ranks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "schedule/builder.hpp"
+
+namespace rotunda {
+namespace {
+
+class ForwardBuilder {
+ public:
+  explicit ForwardBuilder(Builder& builder)
+      : b_(builder),
+        p_(builder.problem()),
+        stages_(builder.stages()),
+        keys_(stages_.size()),
+        queries_(stages_.size()),
+        arrivals_(stages_.size(), -1) {
+    allocate();
+  }
+
+  void build() {
+    prepare_outputs();
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      if (i == 0) post_inputs(0);
+      if (i + 1 < stages_.size()) post_inputs(i + 1);
+      b_.await(arrivals_[i]);
+      if (stages_[i].active) attend(i);
+      const bool group_ends = i + 1 == stages_.size() || stages_[i + 1].item.group != stages_[i].item.group;
+      if (group_ends && !b_.team().queries_in_place()) return_results(i);
+    }
+    b_.await(std::exchange(results_, -1));
+    if (p_.max_logit) reduce_max_logit();
+  }
+
+ private:
+  struct Keys {
+    Region k, v;
+  };
+  struct Queries {
+    Region q, out, lse;
+  };
+
+  void allocate() {
+    std::int64_t rows = 0;
+    std::int64_t kv_heads = 0;
+    for (const Stage& stage : stages_) {
+      q_heads_ = std::max<std::int64_t>(q_heads_, stage.item.q.count);
+      needs_state_ |= stage.active && (!(stage.first && stage.last) || p_.sink != Sink::none);
+      if (stage.in_place) continue;
+      rows = std::max(rows, stage.keys.rows());
+      kv_heads = std::max<std::int64_t>(kv_heads, stage.item.kv.count);
+    }
+    const auto pair = [&](const char* name, std::int64_t n, std::int64_t heads, int dim) {
+      const auto slot = [&](int i) { return b_.workspace(fmt::format("{}{}", name, i), p_.dtype, n, heads, dim); };
+      return std::array{slot(0), slot(1)};
+    };
+    if (rows * kv_heads > 0) {
+      k_slots_ = Slots(pair("k", rows, kv_heads, p_.d));
+      v_slots_ = Slots(pair("v", rows, kv_heads, p_.d_v));
+    }
+    const std::int64_t q_rows = b_.q_segments().rows();
+    if (!b_.team().queries_in_place()) {
+      q_slots_ = Slots(pair("q", q_rows, q_heads_, p_.d));
+      out_slots_ = Slots(pair("out", q_rows, q_heads_, p_.d_v));
+      lse_slots_ = Slots({b_.workspace("lse0", DType::fp32, q_rows, q_heads_, 1),
+                          b_.workspace("lse1", DType::fp32, q_rows, q_heads_, 1)});
+    }
+    if (needs_state_) acc_ = b_.workspace("acc", DType::fp32, q_rows, q_heads_, p_.d_v);
+    if (p_.max_logit) max_logit_ = b_.row_statistics("max_logit by rank", b_.ranks());
+  }
+
+  void prepare_outputs() {
+    if (!b_.team().queries_in_place()) {  // rows that see nothing are not gathered
+      b_.add(Fill{b_.bound(Binding::out), 0});
+      b_.add(Fill{b_.bound(Binding::lse), -std::numeric_limits<double>::infinity()});
+      if (p_.sink != Sink::none) {
+        b_.bind_sink();
+        b_.add(FillSink{b_.bound(Binding::lse), b_.real_local_rows()});
+      }
+    }
+    if (p_.max_logit) b_.add(Fill{max_logit_, -std::numeric_limits<double>::infinity()});
+  }
+
+  void post_inputs(std::size_t i) {
+    const Stage& stage = stages_[i];
+    Transfers transfers;
+    if (stage.in_place) {
+      keys_[i] = {narrow_heads(b_.bound(Binding::k), stage.item.kv), narrow_heads(b_.bound(Binding::v), stage.item.kv)};
+    } else if (stage.keys.rows() > 0) {
+      const auto slot = [&](Slots& slots) {
+        return narrow_heads(narrow_rows(slots.next(b_), 0, stage.keys.rows()), 0, stage.item.kv.count);
+      };
+      keys_[i] = {slot(k_slots_), slot(v_slots_)};
+    }
+    b_.transfer_keys(i, stage, keys_[i].k, keys_[i].v, transfers);
+    post_queries(i, transfers);
+    arrivals_[i] = b_.post(fmt::format("inputs of item {}", i), std::move(transfers));
+  }
+
+  void post_queries(std::size_t i, Transfers& transfers) {
+    const HeadRange heads = stages_[i].item.q;
+    if (b_.team().queries_in_place()) {
+      const auto user = [&](Binding binding) { return narrow_heads(b_.bound(binding), heads); };
+      queries_[i] = {user(Binding::q), user(Binding::out), user(Binding::lse)};
+      return;
+    }
+    const bool group_begins = i == 0 || stages_[i - 1].item.group != stages_[i].item.group;
+    if (!group_begins) {
+      queries_[i] = queries_[i - 1];
+      return;
+    }
+    const auto slot = [&](Slots& slots) { return narrow_heads(slots.next(b_), 0, heads.count); };
+    queries_[i] = {slot(q_slots_), slot(out_slots_), slot(lse_slots_)};
+    b_.transfer_queries(i, {{b_.bound(Binding::q), queries_[i].q}}, transfers);
+  }
+
+  void attend(std::size_t i) {
+    const Stage& stage = stages_[i];
+    const Queries& queries = queries_[i];
+    const bool sink = p_.sink != Sink::none;
+    Attend step;
+    step.q = queries.q;
+    step.k = keys_[i].k;
+    step.v = keys_[i].v;
+    step.lse = queries.lse;
+    step.slices = stage.slices;
+    step.q_head = stage.item.q.begin;
+    step.kv_head = stage.item.kv.begin;
+    step.init = stage.first;
+    step.last = stage.last && !sink;
+    if (!(step.init && step.last)) step.acc = narrow_heads(acc_, 0, stage.item.q.count);
+    if (step.last) step.out = queries.out;
+    if (p_.max_logit) step.max_logit = narrow_heads(narrow_rows(max_logit_, b_.rank(), 1), stage.item.q);
+    b_.add(step);
+    if (!stage.last || !sink) return;
+    b_.bind_sink();
+    b_.add(Finish{step.acc, queries.lse, queries.out, stage.item.q.begin, b_.real_attended_rows()});
+  }
+
+  void return_results(std::size_t i) {
+    Transfers transfers;
+    b_.return_queries(i, {{b_.bound(Binding::out), queries_[i].out}, {b_.bound(Binding::lse), queries_[i].lse}},
+                      transfers);
+    b_.await(std::exchange(results_, -1));  // of the group before: they arrived while this one was computed
+    results_ = b_.post(fmt::format("results of head group {}", stages_[i].item.group), std::move(transfers));
+    out_slots_.sent_by(results_);
+    lse_slots_.sent_by(results_);
+  }
+
+  void reduce_max_logit() {
+    Transfers transfers;
+    for (int peer = 0; peer < b_.ranks(); ++peer) {
+      if (peer == b_.rank()) continue;
+      transfers.sends.push_back({peer, narrow_rows(max_logit_, b_.rank(), 1)});
+      transfers.receives.push_back({peer, narrow_rows(max_logit_, peer, 1)});
+    }
+    b_.await(b_.post("max_logit", std::move(transfers)));
+    b_.add(RowMax{max_logit_, b_.bound(Binding::max_logit)});
+  }
+
+  Builder& b_;
+  const Problem& p_;
+  std::vector<Stage> stages_;
+  std::vector<Keys> keys_;        // by item
+  std::vector<Queries> queries_;  // by item
+  std::vector<int> arrivals_;     // by item: the exchange that brings its inputs
+  Slots k_slots_, v_slots_, q_slots_, out_slots_, lse_slots_;
+  Region acc_, max_logit_;
+  std::int64_t q_heads_ = 0;
+  bool needs_state_ = false;
+  int results_ = -1;  // the exchange that carries the last group's results
+};
+
+}  // namespace
+
+void build_forward(Builder& builder) {
+  ForwardBuilder(builder).build();
+}
+
+}  // namespace rotunda

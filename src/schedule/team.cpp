@@ -1,0 +1,114 @@
+#include "schedule/team.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/fail.hpp"
+
+namespace rotunda {
+namespace {
+
+/// Head groups that a pipelined schedule uses unless told otherwise: enough to hide all but a quarter of the first
+/// fetch and last delivery, few enough that a group still fills a machine.
+constexpr int kDefaultHeadGroups = 4;
+
+/// The divisor of ranks nearest to its square root that the heads can feed; the larger of two.
+int default_inner(int ranks, int heads) {
+  int best = 1;
+  for (int inner = 1; inner <= std::min(ranks, heads); ++inner) {
+    if (ranks % inner != 0) continue;
+    const double root = std::sqrt(static_cast<double>(ranks));
+    if (std::abs(inner - root) <= std::abs(best - root)) best = inner;
+  }
+  return best;
+}
+
+}  // namespace
+
+int inner_ranks(const Problem& problem, const ScheduleOptions& options, int ranks) {
+  if (options.inner != 0 && options.kind != ScheduleKind::a2a_p2p) {
+    fail(ErrorKind::bad_input, "inner={} is for schedule a2a_p2p; {} has none", options.inner, to_string(options.kind));
+  }
+  switch (options.kind) {
+    case ScheduleKind::p2p:
+    case ScheduleKind::all_gather: return 1;
+    case ScheduleKind::a2a: return ranks;
+    case ScheduleKind::a2a_p2p: break;
+  }
+  if (options.inner == 0) return default_inner(ranks, problem.h_q);
+  if (options.inner < 0 || ranks % options.inner != 0) {
+    fail(ErrorKind::bad_input, "inner={} does not divide {} ranks; allowed: any divisor of the ranks", options.inner,
+         ranks);
+  }
+  return options.inner;
+}
+
+Team::Team(const Problem& problem, const ScheduleOptions& options, int ranks)
+    : ranks_(ranks),
+      inner_(inner_ranks(problem, options, ranks)),
+      h_q_(problem.h_q),
+      ratio_(problem.h_q / problem.h_kv),
+      all_at_once_(options.kind == ScheduleKind::all_gather || options.kind == ScheduleKind::a2a) {
+  stages_ = all_at_once_ ? 1 : ranks_ / inner_;
+  int widest = 0;  // KV heads of the busiest member
+  for (int rank = 0; rank < inner_; ++rank) widest = std::max(widest, kv_heads(q_heads(rank)).count);
+  const int wanted = options.head_groups > 0 ? options.head_groups : all_at_once_ ? kDefaultHeadGroups : 1;
+  groups_ = std::clamp(wanted, 1, std::max(widest, 1));
+}
+
+std::vector<int> Team::members(int rank) const {
+  std::vector<int> result(static_cast<std::size_t>(inner_));
+  std::iota(result.begin(), result.end(), rank / inner_ * inner_);
+  return result;
+}
+
+HeadRange Team::q_heads(int rank) const {
+  const std::int64_t member = rank % inner_;
+  const int begin = static_cast<int>(member * h_q_ / inner_);
+  return {begin, static_cast<int>((member + 1) * h_q_ / inner_) - begin};
+}
+
+HeadRange Team::kv_heads(HeadRange q) const {
+  if (q.count == 0) return {q.begin / ratio_, 0};
+  const int begin = q.begin / ratio_;
+  return {begin, (q.end() - 1) / ratio_ + 1 - begin};
+}
+
+std::vector<Item> Team::items(int rank) const {
+  const HeadRange q = q_heads(rank);
+  const HeadRange kv = kv_heads(q);
+  const int teams = ranks_ / inner_;
+  const int team = rank / inner_;
+  std::vector<Item> result;
+  for (int group = 0; group < groups_; ++group) {
+    const int kv_begin = kv.begin + kv.count * group / groups_;
+    const int kv_end = kv.begin + kv.count * (group + 1) / groups_;
+    const int q_begin = std::clamp(kv_begin * ratio_, q.begin, q.end());
+    const int q_end = std::clamp(kv_end * ratio_, q.begin, q.end());
+    for (int stage = 0; stage < stages_; ++stage) {
+      Item item{group, stage, {q_begin, q_end - q_begin}, {kv_begin, kv_end - kv_begin}, {}};
+      if (all_at_once_) {
+        item.owners.resize(static_cast<std::size_t>(ranks_));
+        std::iota(item.owners.begin(), item.owners.end(), 0);
+      } else {
+        item.owners = members((team - stage + teams) % teams * inner_);
+      }
+      result.push_back(std::move(item));
+    }
+  }
+  return result;
+}
+
+bool Team::gradients_are_whole() const {
+  if (inner_ != ranks_) return false;
+  int taken = 0;  // KV heads that lower ranks read
+  for (int rank = 0; rank < inner_; ++rank) {
+    const HeadRange kv = kv_heads(q_heads(rank));
+    if (kv.count > 0 && kv.begin < taken) return false;
+    taken = std::max(taken, kv.end());
+  }
+  return true;
+}
+
+}  // namespace rotunda
