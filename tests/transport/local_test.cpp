@@ -1,0 +1,26 @@
+#include "transport/transport_suite.hpp"
+
+namespace rotunda::testing {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Local, TransportSuite,
+                         ::testing::Combine(::testing::Values(TransportCase{"local", make_local_group}),
+                                            ::testing::Range(1, 9)),
+                         suite_name);
+
+TEST(LocalGroup, NeedsARank) {
+  EXPECT_THROW((void)make_local_group(0), Error);
+  EXPECT_THROW((void)make_local_group(-1), Error);
+}
+
+TEST(LocalGroup, SaysWhoItIs) {
+  const auto group = make_local_group(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(group[static_cast<std::size_t>(rank)]->rank(), rank);
+    EXPECT_EQ(group[static_cast<std::size_t>(rank)]->size(), 3);
+    EXPECT_EQ(group[static_cast<std::size_t>(rank)]->name(), "local");
+  }
+}
+
+}  // namespace
+}  // namespace rotunda::testing
