@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace rotunda {
 
 Band band(const Slice& slice) {
