@@ -17,10 +17,17 @@ struct Answers {
   std::vector<double> out, lse, max_logit, dq, dk, dv, dsink;
 };
 
+/// Errors that are nobody's fault: what a few fp32 roundings of the terms summed leave, by tensor (the largest over its
+/// elements). They count where the naive algorithm happens to be exact, such as a row with one key.
+struct ErrorFloors {
+  double dq = 0, dk = 0, dv = 0, dsink = 0;
+};
+
 /// Exact answers in float64, and those of the naive algorithm: every operation's result (S, P, O; dP, dS, dQ, dK, dV)
 /// rounded to the problem's dtype, sums inside a product in fp32. tensors: q, k, v (dout, sink) are read.
 struct OracleResult {
   Answers exact, naive;
+  ErrorFloors floors;
 };
 
 /// `progress` (may be empty) is called with the part done, 0 to 1, now and then, from any thread.

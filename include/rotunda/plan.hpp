@@ -37,12 +37,13 @@ struct Refusal {
   bool unsupported = true;  ///< false: it could serve, but something else is predicted to be better
 };
 
-/// Predicted seconds of a machine, for choosing and for `rotunda plan`.
+/// What a machine does in a second, for choosing and for `rotunda plan`.
 struct Machine {
   std::string name = "cpu";
   double flops_per_second = 5e10;      ///< a rank's attention rate
   double bytes_per_second = 4e9;       ///< of a rank's link, each way
   double seconds_per_message = 5e-6;
+  bool overlaps = false;               ///< exchanges run beside attention; on CPUs the same cores copy
 };
 
 /// One rank's plan. Immutable, shareable between threads.

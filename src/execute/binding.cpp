@@ -1,0 +1,76 @@
+#include "execute/binding.hpp"
+
+#include <array>
+
+#include "base/fail.hpp"
+
+namespace rotunda {
+
+const TensorView& tensor_of(const Tensors& t, Binding binding) {
+  static const TensorView none;
+  switch (binding) {
+    case Binding::q: return t.q;
+    case Binding::k: return t.k;
+    case Binding::v: return t.v;
+    case Binding::sink: return t.sink;
+    case Binding::out: return t.out;
+    case Binding::lse: return t.lse;
+    case Binding::max_logit: return t.max_logit;
+    case Binding::dout: return t.dout;
+    case Binding::dq: return t.dq;
+    case Binding::dk: return t.dk;
+    case Binding::dv: return t.dv;
+    case Binding::dsink: return t.dsink;
+    case Binding::workspace: break;
+  }
+  return none;
+}
+
+void check_tensors(const Program& program, const Tensors& tensors) {
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.binding == Binding::workspace) continue;
+    const TensorView& tensor = tensor_of(tensors, buffer.binding);
+    const TensorView wanted{nullptr, buffer.dtype, {buffer.batch, buffer.rows, buffer.heads, buffer.dim}, {}};
+    if (tensor.shape != wanted.shape || tensor.dtype != wanted.dtype) {
+      fail(ErrorKind::bad_input, "tensor {} on rank {} is {}; the plan wants {} as [batch, rows, heads, dim]",
+           buffer.name, program.rank, describe(tensor), describe(wanted));
+    }
+    if (tensor.empty()) continue;
+    if (tensor.data == nullptr) {
+      fail(ErrorKind::bad_input, "tensor {} on rank {} has no memory; the plan wants {}", buffer.name, program.rank,
+           describe(wanted));
+    }
+    if (buffer.dim > 1 && tensor.stride[3] != 1) {
+      fail(ErrorKind::bad_input,
+           "tensor {} on rank {} has stride {} in its last axis (the head dim); allowed: 1. Copy it to contiguous rows",
+           buffer.name, program.rank, tensor.stride[3]);
+    }
+  }
+}
+
+BoundBuffers::BoundBuffers(const Program& program, const Tensors& tensors, std::byte* workspace)
+    : program_(program), tensors_(tensors) {
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.binding != Binding::workspace) {
+      views_.push_back(tensor_of(tensors, buffer.binding));
+      continue;
+    }
+    TensorView view =
+        make_view(nullptr, buffer.dtype, Layout::bshd, buffer.batch, buffer.rows, buffer.heads, buffer.dim);
+    if (!view.empty()) view.data = workspace + buffer.offset;
+    views_.push_back(view);
+  }
+}
+
+TensorView BoundBuffers::view(const Region& region) const {
+  if (!region) return {};
+  return views_[static_cast<std::size_t>(region.buffer)]
+      .narrow_rows(region.row, region.rows)
+      .narrow_heads(region.head, region.heads);
+}
+
+const TensorView& BoundBuffers::user(Binding binding) const {
+  return tensor_of(tensors_, binding);
+}
+
+}  // namespace rotunda

@@ -1,0 +1,158 @@
+#include "kernel/elementwise/elementwise.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/copy.hpp"
+#include "base/half.hpp"
+
+namespace rotunda::elementwise {
+namespace {
+
+constexpr std::int64_t kRowsPerTask = 64;  // large enough to hide a task's start, small enough to share out
+
+/// Calls body(batch, first row, rows) for blocks of rows, in parallel.
+template <class Body>
+void for_row_blocks(const TensorView& view, ThreadPool& threads, Body&& body) {
+  if (view.empty()) return;
+  const std::int64_t blocks = (view.rows() + kRowsPerTask - 1) / kRowsPerTask;
+  threads.parallel(view.batch() * blocks, [&](std::int64_t task, int) {
+    const std::int64_t first = task % blocks * kRowsPerTask;
+    body(task / blocks, first, std::min(kRowsPerTask, view.rows() - first));
+  });
+}
+
+TensorView block(const TensorView& view, std::int64_t batch, std::int64_t first, std::int64_t rows) {
+  TensorView result = view.narrow_rows(first, rows);
+  result.data =
+      static_cast<std::byte*>(result.data) + batch * view.stride[0] * static_cast<std::int64_t>(size_of(view.dtype));
+  result.shape[0] = 1;
+  return result;
+}
+
+/// log(exp(a) + exp(b)), also where either is -inf.
+float log_add(float a, float b) {
+  const float high = std::max(a, b);
+  if (high == -std::numeric_limits<float>::infinity()) return high;
+  return high + std::log1p(std::exp(std::min(a, b) - high));
+}
+
+/// Calls body(batch, row) for the rows of the spans.
+template <class Body>
+void for_rows(std::span<const RowSpan> spans, Body&& body) {
+  for (const RowSpan& span : spans) {
+    for (std::int64_t row = span.begin; row < span.begin + span.len; ++row) body(span.batch, row);
+  }
+}
+
+}  // namespace
+
+void fill(const TensorView& to, float value, ThreadPool& threads) {
+  for_row_blocks(to, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
+    dispatch_dtype(to.dtype, [&](auto element) {
+      using T = decltype(element);
+      for (std::int64_t row = first; row < first + rows; ++row) {
+        for (std::int64_t head = 0; head < to.heads(); ++head) {
+          T* data = to.at<T>(batch, row, head);
+          for (std::int64_t i = 0; i < to.dim(); ++i) data[i * to.stride[3]] = T(value);
+        }
+      }
+    });
+  });
+}
+
+void convert(const TensorView& from, const TensorView& to, ThreadPool& threads) {
+  for_row_blocks(to, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
+    rotunda::convert(block(from, batch, first, rows), block(to, batch, first, rows));
+  });
+}
+
+void add(const TensorView& from, const TensorView& to, ThreadPool& threads) {
+  for_row_blocks(to, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      for (std::int64_t head = 0; head < to.heads(); ++head) {
+        const float* source = from.at<float>(batch, row, head);
+        float* target = to.at<float>(batch, row, head);
+        for (std::int64_t i = 0; i < to.dim(); ++i) target[i * to.stride[3]] += source[i * from.stride[3]];
+      }
+    }
+  });
+}
+
+void row_dot(const TensorView& out, const TensorView& dout, const TensorView& delta, ThreadPool& threads) {
+  for_row_blocks(delta, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
+    dispatch_dtype(out.dtype, [&](auto element) {
+      using T = decltype(element);
+      for (std::int64_t row = first; row < first + rows; ++row) {
+        for (std::int64_t head = 0; head < out.heads(); ++head) {
+          const T* a = out.at<T>(batch, row, head);
+          const T* b = dout.at<T>(batch, row, head);
+          double sum = 0;
+          for (std::int64_t i = 0; i < out.dim(); ++i) {
+            sum += static_cast<double>(static_cast<float>(a[i * out.stride[3]])) *
+                   static_cast<double>(static_cast<float>(b[i * dout.stride[3]]));
+          }
+          *delta.at<float>(batch, row, head) = static_cast<float>(sum);
+        }
+      }
+    });
+  });
+}
+
+void finish_with_sink(const TensorView& acc, const TensorView& lse, const TensorView& out, const float* sink,
+                      std::span<const RowSpan> rows, ThreadPool& threads) {
+  // First the factors, by row and head; rows outside the spans keep 1.
+  const std::int64_t heads = lse.heads();
+  std::vector<float> factor(static_cast<std::size_t>(lse.elements()), 1.0F);
+  for_rows(rows, [&](std::int64_t batch, std::int64_t row) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      float& value = *lse.at<float>(batch, row, head);
+      const float with_sink = log_add(value, sink[head]);
+      factor[static_cast<std::size_t>((batch * lse.rows() + row) * heads + head)] = std::exp(value - with_sink);
+      value = with_sink;
+    }
+  });
+  for_row_blocks(out, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t count) {
+    dispatch_dtype(out.dtype, [&](auto element) {
+      using T = decltype(element);
+      for (std::int64_t row = first; row < first + count; ++row) {
+        for (std::int64_t head = 0; head < heads; ++head) {
+          const float* from = acc.at<float>(batch, row, head);
+          T* to = out.at<T>(batch, row, head);
+          const float f = factor[static_cast<std::size_t>((batch * lse.rows() + row) * heads + head)];
+          for (std::int64_t i = 0; i < out.dim(); ++i) to[i * out.stride[3]] = T(from[i * acc.stride[3]] * f);
+        }
+      }
+    });
+  });
+}
+
+void fill_sink(const TensorView& lse, const float* sink, std::span<const RowSpan> rows) {
+  for_rows(rows, [&](std::int64_t batch, std::int64_t row) {
+    for (std::int64_t head = 0; head < lse.heads(); ++head) *lse.at<float>(batch, row, head) = sink[head];
+  });
+}
+
+void sink_gradient(const TensorView& lse, const TensorView& delta, const float* sink, std::span<const RowSpan> rows,
+                   float* dsink) {
+  std::vector<double> sum(static_cast<std::size_t>(lse.heads()), 0.0);
+  for_rows(rows, [&](std::int64_t batch, std::int64_t row) {
+    for (std::int64_t head = 0; head < lse.heads(); ++head) {
+      const double weight = std::exp(static_cast<double>(sink[head]) - *lse.at<float>(batch, row, head));
+      sum[static_cast<std::size_t>(head)] -= weight * *delta.at<float>(batch, row, head);
+    }
+  });
+  std::transform(sum.begin(), sum.end(), dsink, [](double value) { return static_cast<float>(value); });
+}
+
+void row_max(const TensorView& from, const TensorView& to) {
+  for (std::int64_t head = 0; head < to.heads(); ++head) {
+    float best = -std::numeric_limits<float>::infinity();
+    for (std::int64_t row = 0; row < from.rows(); ++row) best = std::max(best, *from.at<float>(0, row, head));
+    *to.at<float>(0, 0, head) = best;
+  }
+}
+
+}  // namespace rotunda::elementwise

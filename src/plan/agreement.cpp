@@ -1,0 +1,162 @@
+// Agreement: every rank says what it was asked for and what it planned; all compare before anything moves.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/fail.hpp"
+#include "rotunda/plan.hpp"
+
+namespace rotunda {
+namespace {
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+std::string text(const std::vector<std::int64_t>& numbers) {
+  return fmt::format("{}", fmt::join(numbers, ","));
+}
+
+std::string text(std::int64_t bound) {
+  return bound == kInfinity ? "inf" : fmt::format("{}", bound);
+}
+
+std::string text(const std::optional<std::vector<Slice>>& slices) {
+  if (!slices) return "none";
+  std::string result;
+  for (const Slice& s : *slices) {
+    result += fmt::format("[{} {}+{} {}+{} at {} {} band {} {}]", s.batch, s.q_begin, s.q_len, s.k_begin, s.k_len,
+                          s.q_pos, s.k_pos, text(s.left), text(s.right));
+  }
+  return result;
+}
+
+Fields fields(const Problem& p, const PlanOptions& options) {
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  const auto name = [](const auto& value) { return std::string(value ? to_string(*value) : "auto"); };
+  const auto or_auto = [](const std::string& value) { return value.empty() ? std::string("auto") : value; };
+  return {
+      {"dtype", to_string(p.dtype)},
+      {"layout", to_string(p.layout)},
+      {"b", number(p.b)},
+      {"s_q", number(p.s_q)},
+      {"s_k", number(p.s_k)},
+      {"h_q", number(p.h_q)},
+      {"h_kv", number(p.h_kv)},
+      {"d", number(p.d)},
+      {"d_v", number(p.d_v)},
+      {"mask", p.mask == Mask::causal ? "causal" : "none"},
+      {"align", p.align == Align::bottom_right ? "bottom_right" : "top_left"},
+      {"window", text(p.window.left) + "," + text(p.window.right)},
+      {"prefix", number(p.prefix)},
+      {"chunk", number(p.chunk)},
+      {"slices", text(p.slices)},
+      {"lens_q", text(p.lens_q)},
+      {"lens_k", text(p.lens_k)},
+      {"cu_q", text(p.cu_q)},
+      {"cu_k", text(p.cu_k)},
+      {"used_q", text(p.used_q)},
+      {"used_k", text(p.used_k)},
+      {"scale", number(p.scale)},
+      {"sink", to_string(p.sink)},
+      {"max_logit", number(p.max_logit)},
+      {"deterministic", number(p.deterministic)},
+      {"grad", number(p.grad)},
+      {"schedule", name(options.schedule)},
+      {"backward_schedule", name(options.backward_schedule)},
+      {"inner", number(options.inner)},
+      {"head_groups", number(options.head_groups)},
+      {"shard", name(options.shard)},
+      {"chunk_size", number(options.chunk_size)},
+      {"kernel", or_auto(options.kernel)},
+      {"transport", or_auto(options.transport)},
+      {"device", or_auto(options.device)},
+  };
+}
+
+/// What a rank tells the others.
+struct Statement {
+  Fields fields;
+  std::string plan_hash;
+  std::string error;  ///< why it can't plan, or empty
+  ErrorKind kind = ErrorKind::internal;
+};
+
+std::string write(const Statement& statement) {
+  return nlohmann::json{{"fields", statement.fields},
+                        {"hash", statement.plan_hash},
+                        {"error", statement.error},
+                        {"kind", static_cast<int>(statement.kind)}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Statement read(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  return {json.at("fields").get<Fields>(), json.at("hash").get<std::string>(), json.at("error").get<std::string>(),
+          static_cast<ErrorKind>(json.at("kind").get<int>())};
+}
+
+/// The first rank that says what most ranks say; the lowest where there is no majority.
+std::size_t spokesman(const std::vector<std::string>& values) {
+  std::map<std::string, std::pair<int, std::size_t>> votes;  // count, first rank
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    auto& vote = votes.try_emplace(values[rank], 0, rank).first->second;
+    ++vote.first;
+  }
+  std::pair<int, std::size_t> best{0, 0};
+  for (const auto& [value, vote] : votes) {
+    const bool more = vote.first > best.first || (vote.first == best.first && vote.second < best.second);
+    if (more) best = vote;
+  }
+  return best.second;
+}
+
+/// Throws where the ranks do not say the same of `field`.
+void compare(const std::string& field, const std::vector<std::string>& values) {
+  const std::size_t with = spokesman(values);
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    if (values[rank] == values[with]) continue;
+    fail(ErrorKind::bad_input,
+         "ranks disagree before anything moved: rank {} has {}={} where rank {} has {}={}; every rank of a group must "
+         "describe the same problem and options",
+         rank, field, values[rank], with, field, values[with]);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOptions& options, Transport& transport) {
+  Problem normal = problem;
+  Statement mine;
+  std::shared_ptr<const Plan> plan;
+  try {
+    normalize(normal);
+    mine.fields = fields(normal, options);
+    plan = cached_plan(normal, options, transport.rank(), transport.size());
+    mine.plan_hash = fmt::format("{:016x}", plan->hash);
+  } catch (const Error& error) {
+    mine.error = error.what();
+    mine.kind = error.kind();
+    if (mine.fields.empty()) mine.fields = fields(normal, options);
+  }
+  std::vector<Statement> all;
+  for (const std::string& text : transport.all_gather_text(write(mine))) all.push_back(read(text));
+
+  const auto column = [&](auto value) {
+    std::vector<std::string> values;
+    for (const Statement& statement : all) values.push_back(value(statement));
+    return values;
+  };
+  for (std::size_t i = 0; i < mine.fields.size(); ++i) {
+    compare(mine.fields[i].first, column([&](const Statement& s) { return s.fields.at(i).second; }));
+  }
+  if (!mine.error.empty()) throw Error(mine.kind, mine.error);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].error.empty()) fail(all[rank].kind, "rank {} can't plan: {}", rank, all[rank].error);
+  }
+  compare("plan", column([](const Statement& s) { return s.plan_hash; }));
+  return plan;
+}
+
+}  // namespace rotunda

@@ -1,0 +1,135 @@
+// Kernels, transports and devices: what is there, and why the rest is not.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/environment.hpp"
+#include "base/fail.hpp"
+#include "plan/selection.hpp"
+#include "rotunda/info.hpp"
+
+namespace rotunda {
+namespace {
+
+constexpr const char* kDisabled = "disabled by ROTUNDA_DISABLE";
+
+std::optional<std::string> refuse(const Kernel& kernel, const Problem& problem, const std::string& device) {
+  const KernelCapabilities can = kernel.capabilities();
+  if (is_disabled(kernel.name())) return kDisabled;
+  if (can.device != device) return fmt::format("runs on {}, not on {}", can.device, device);
+  if (problem.max_logit && !can.row_max) return "gives no row maximum, which max_logit needs";
+  if (problem.deterministic && !can.deterministic) return "is not deterministic";
+  return kernel.refuse(problem);
+}
+
+}  // namespace
+
+const std::vector<TransportEntry>& transport_table() {
+  static const std::vector<TransportEntry> table = {
+      {"local", true, "ranks are threads of one process, host memory"},
+      {"ipc", false, "one process a GPU on one host: needs CUDA, which this build is without"},
+      {"nccl", false, "one GPU a rank on many hosts: needs CUDA and NCCL, which this build is without"},
+      {"mpi", false, "processes on CPUs: not in this build"},
+      {"callback", false, "the host program brings the exchange: not in this build"},
+  };
+  return table;
+}
+
+std::string choose_device(const PlanOptions& options) {
+  if (options.device.empty() || options.device == "cpu") return "cpu";
+  if (options.device == "cuda") {
+    fail(ErrorKind::unsupported, "device cuda: this build has no CUDA kernels; allowed here: auto, cpu");
+  }
+  fail(ErrorKind::bad_input, "device '{}' is unknown; allowed: auto, cpu, cuda", options.device);
+}
+
+const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, std::vector<Refusal>& refusals) {
+  const std::string device = choose_device(options);
+  const Kernel* chosen = nullptr;
+  std::vector<std::string> reasons, names;
+  for (const Kernel* kernel : kernels()) {
+    const std::string name = kernel->name();
+    names.push_back(name);
+    const bool wanted = options.kernel.empty() ? kernel->capabilities().automatic : options.kernel == name;
+    std::optional<std::string> reason = refuse(*kernel, problem, device);
+    const bool unsupported = reason.has_value();
+    if (!unsupported && !wanted) {
+      reason = options.kernel.empty() ? "serves only when asked for by name"
+                                      : fmt::format("kernel {} was asked for", options.kernel);
+    }
+    if (!unsupported && wanted && chosen != nullptr) reason = fmt::format("{} is preferred", chosen->name());
+    if (!reason) {
+      chosen = kernel;
+      continue;
+    }
+    refusals.push_back({"kernel " + name, *reason, unsupported});
+    if (wanted) reasons.push_back(fmt::format("{} {}", name, *reason));
+  }
+  if (chosen != nullptr) return *chosen;
+  if (!options.kernel.empty() && std::find(names.begin(), names.end(), options.kernel) == names.end()) {
+    const std::vector<std::string> planned = {"cudnn", "fa4", "sm90", "mma"};
+    const bool known = std::find(planned.begin(), planned.end(), options.kernel) != planned.end();
+    fail(known ? ErrorKind::unsupported : ErrorKind::bad_input, "kernel '{}' is {}; allowed: auto, {}", options.kernel,
+         known ? "not in this build" : "unknown", fmt::join(names, ", "));
+  }
+  fail(ErrorKind::unsupported, "no kernel serves this problem: {}", fmt::join(reasons, "; "));
+}
+
+std::string choose_transport(const PlanOptions& options, std::vector<Refusal>& refusals) {
+  std::vector<std::string> names, reasons;
+  std::string chosen;
+  for (const TransportEntry& entry : transport_table()) {
+    names.push_back(entry.name);
+    std::string reason = entry.available ? "" : entry.description;
+    if (reason.empty() && is_disabled(entry.name)) reason = kDisabled;
+    const bool unsupported = !reason.empty();
+    const bool wanted = options.transport.empty() || options.transport == entry.name;
+    if (!unsupported && wanted && chosen.empty()) {
+      chosen = entry.name;
+      continue;
+    }
+    if (!unsupported) reason = fmt::format("transport {} was asked for", options.transport);
+    refusals.push_back({"transport " + entry.name, reason, unsupported});
+    if (wanted) reasons.push_back(fmt::format("{} ({})", entry.name, reason));
+  }
+  if (!chosen.empty()) return chosen;
+  if (!options.transport.empty() && std::find(names.begin(), names.end(), options.transport) == names.end()) {
+    fail(ErrorKind::bad_input, "transport '{}' is unknown; allowed: auto, {}", options.transport,
+         fmt::join(names, ", "));
+  }
+  fail(ErrorKind::unsupported, "no transport serves: {}", fmt::join(reasons, "; "));
+}
+
+std::vector<Component> components() {
+  std::vector<Component> result;
+  for (const Kernel* kernel : kernels()) {
+    const bool off = is_disabled(kernel->name());
+    result.push_back({"kernel", kernel->name(), !off, off ? kDisabled : kernel->description()});
+  }
+  for (const TransportEntry& entry : transport_table()) {
+    const bool off = is_disabled(entry.name);
+    result.push_back({"transport", entry.name, entry.available && !off, off ? kDisabled : entry.description});
+  }
+  return result;
+}
+
+std::vector<Variable> environment_variables() {
+  const auto variable = [](const char* name, const char* meaning) {
+    return Variable{name, meaning, environment(name)};
+  };
+  return {
+      variable("ROTUNDA_DISABLE", "kernels and transports not to be used, comma-separated"),
+      variable("ROTUNDA_LOG", "error, warn (default), info or debug"),
+      variable("ROTUNDA_TIMEOUT", "seconds after which a silent peer is an error (default 60)"),
+      variable("ROTUNDA_CUDNN_PATH", "where to look for cuDNN first"),
+      variable("ROTUNDA_CACHE", "folder of calibration and compiled plans"),
+      variable("ROTUNDA_TEST_REQUIRED", "kernels that tests must not skip"),
+  };
+}
+
+std::string version() {
+  return ROTUNDA_VERSION;
+}
+
+}  // namespace rotunda

@@ -1,0 +1,51 @@
+// Candidates: a schedule on a shard, counted over all ranks and timed by a simple model.
+#include <algorithm>
+
+#include "rotunda/plan.hpp"
+
+namespace rotunda {
+namespace {
+
+/// The larger of each field.
+void raise(Cost& to, const Cost& from) {
+  to.pairs = std::max(to.pairs, from.pairs);
+  to.flops = std::max(to.flops, from.flops);
+  to.bytes_sent = std::max(to.bytes_sent, from.bytes_sent);
+  to.bytes_received = std::max(to.bytes_received, from.bytes_received);
+  to.messages = std::max(to.messages, from.messages);
+  to.exposed_bytes = std::max(to.exposed_bytes, from.exposed_bytes);
+  to.workspace_bytes = std::max(to.workspace_bytes, from.workspace_bytes);
+}
+
+/// A rank's seconds. Where copies run beside attention, what is not exposed costs only what attention can't hide.
+double seconds(const Cost& cost, const Machine& machine) {
+  const double compute = cost.flops / machine.flops_per_second;
+  const auto exposed = static_cast<double>(machine.overlaps ? cost.exposed_bytes : cost.bytes_received);
+  const double hidden = static_cast<double>(cost.bytes_received) - exposed;
+  const double excess = std::max(0.0, hidden / machine.bytes_per_second - compute);
+  return compute + exposed / machine.bytes_per_second + excess +
+         static_cast<double>(cost.messages) * machine.seconds_per_message;
+}
+
+}  // namespace
+
+Candidate evaluate(const Problem& problem, const Shard& shard, const ScheduleOptions& forward,
+                   const ScheduleOptions& backward, const Machine& machine) {
+  Candidate result{forward, shard.kind, {}, {}, 0, 0};
+  const int ranks = shard.q.ranks();
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Cost there = cost(problem, make_program(problem, shard, forward, rank, false));
+    raise(result.forward_max, there);
+    result.forward_flops_mean += there.flops / ranks;
+    double time = seconds(there, machine);
+    if (problem.grad) {
+      const Cost back = cost(problem, make_program(problem, shard, backward, rank, true));
+      raise(result.backward_max, back);
+      time += seconds(back, machine);
+    }
+    result.seconds = std::max(result.seconds, time);
+  }
+  return result;
+}
+
+}  // namespace rotunda

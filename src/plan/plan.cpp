@@ -1,0 +1,86 @@
+#include "rotunda/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/fail.hpp"
+#include "base/fnv.hpp"
+#include "base/log.hpp"
+#include "plan/cache.hpp"
+#include "plan/selection.hpp"
+
+namespace rotunda {
+namespace {
+
+std::string text(const ScheduleOptions& options) {
+  std::string result = to_string(options.kind);
+  if (options.inner > 0) result += fmt::format(" inner {}", options.inner);
+  return result;
+}
+
+/// Everything that ranks must agree on, as text.
+std::string signature(const Plan& plan) {
+  std::string result = fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", to_text(plan.problem), plan.ranks,
+                                   text(plan.forward_schedule), text(plan.backward_schedule),
+                                   plan.forward_schedule.head_groups, plan.kernel, plan.transport, plan.device);
+  for (const TokenMap* map : {&plan.shard.q, &plan.shard.k}) {
+    result += fmt::format("|{}/{}", map->tokens(), map->stride());
+    for (int rank = 0; rank < map->ranks(); ++rank) {
+      for (const Run& run : map->runs(rank)) result += fmt::format(",{}:{}+{}", rank, run.token, run.len);
+    }
+  }
+  return result;
+}
+
+int default_threads(int ranks) {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
+}
+
+}  // namespace
+
+std::int64_t Plan::peak_bytes() const {
+  return std::max(forward.workspace_bytes, backward ? backward->workspace_bytes : 0) + kernel_workspace_bytes;
+}
+
+std::string Plan::summary() const {
+  std::string schedule = text(forward_schedule);
+  if (backward && !(backward_schedule == forward_schedule)) schedule += " / " + text(backward_schedule);
+  return fmt::format("{}, {}, {}, {}", schedule, to_string(shard.kind), kernel, transport);
+}
+
+std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions& options, int rank, int ranks) {
+  if (ranks < 1 || rank < 0 || rank >= ranks) {
+    fail(ErrorKind::bad_input, "rank {} of {} ranks; allowed: at least 1 rank, ranks counted from 0", rank, ranks);
+  }
+  if (options.threads < 0) fail(ErrorKind::bad_input, "threads={}; allowed: 1 or more, 0 for auto", options.threads);
+  auto plan = std::make_shared<Plan>();
+  plan->problem = problem;
+  normalize(plan->problem);
+  plan->options = options;
+  plan->rank = rank;
+  plan->ranks = ranks;
+  plan->threads = options.threads > 0 ? options.threads : default_threads(ranks);
+  const Kernel& kernel = choose_kernel(plan->problem, options, plan->refusals);
+  plan->kernel = kernel.name();
+  plan->transport = choose_transport(options, plan->refusals);
+  plan->device = choose_device(options);
+  const std::shared_ptr<const Choice> choice = cached_choice(plan->problem, options, ranks);
+  plan->forward_schedule = choice->forward;
+  plan->backward_schedule = choice->backward;
+  plan->shard = choice->shard;
+  plan->refusals.insert(plan->refusals.end(), choice->refusals.begin(), choice->refusals.end());
+  plan->forward = make_program(plan->problem, plan->shard, plan->forward_schedule, rank, false);
+  plan->kernel_workspace_bytes = kernel.workspace_bytes(plan->problem, plan->threads, false);
+  if (plan->problem.grad) {
+    plan->backward = make_program(plan->problem, plan->shard, plan->backward_schedule, rank, true);
+    plan->kernel_workspace_bytes =
+        std::max(plan->kernel_workspace_bytes, kernel.workspace_bytes(plan->problem, plan->threads, true));
+  }
+  plan->hash = fnv1a(signature(*plan));
+  if (rank == 0) log(LogLevel::info, "{} for {}", plan->summary(), to_text(plan->problem));
+  return plan;
+}
+
+}  // namespace rotunda

@@ -1,0 +1,91 @@
+// Choosing what the caller left open: every allowed pair of schedule and shard is costed, the fastest is taken.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/fail.hpp"
+#include "plan/selection.hpp"
+
+namespace rotunda {
+namespace {
+
+std::vector<ScheduleKind> schedules_allowed(const PlanOptions& options, int ranks) {
+  if (options.schedule) return {*options.schedule};
+  if (options.inner > 0) return {ScheduleKind::a2a_p2p};
+  if (ranks == 1) return {ScheduleKind::p2p};
+  return {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p};
+}
+
+/// Shards worth a look. striped is never best where dual_chunk serves, and library kernels can't take it.
+std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions& options, int ranks) {
+  if (options.shard) return {*options.shard};
+  if (ranks == 1) return {ShardKind::contiguous};
+  std::vector<ShardKind> kinds = {ShardKind::contiguous, ShardKind::dual_chunk};
+  if (problem.layout == Layout::thd && problem.b > 1) {
+    kinds.push_back(ShardKind::dual_chunk_doc);
+    kinds.push_back(ShardKind::balanced);
+  }
+  return kinds;
+}
+
+ScheduleOptions schedule_options(const PlanOptions& options, ScheduleKind kind) {
+  return {kind, kind == ScheduleKind::a2a_p2p ? options.inner : 0, options.head_groups};
+}
+
+/// A candidate together with the shard that it was costed on.
+struct Costed {
+  Candidate candidate;
+  ScheduleOptions backward;
+  Shard shard;
+};
+
+std::string name(const Costed& costed) {
+  return fmt::format("{} on {}", to_string(costed.candidate.schedule.kind), to_string(costed.shard.kind));
+}
+
+}  // namespace
+
+Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks) {
+  const ScheduleKind asked_backward = options.backward_schedule.value_or(ScheduleKind::p2p);
+  const bool inner_used = !options.schedule || *options.schedule == ScheduleKind::a2a_p2p ||
+                          (options.backward_schedule && asked_backward == ScheduleKind::a2a_p2p);
+  if (options.inner != 0 && !inner_used) {
+    fail(ErrorKind::bad_input, "inner={} is for schedule a2a_p2p; the schedule asked for is {}", options.inner,
+         to_string(*options.schedule));
+  }
+  const auto schedules = schedules_allowed(options, ranks);
+  const auto shards = shards_allowed(problem, options, ranks);
+  if (options.chunk_size != 0 && options.shard && *options.shard != ShardKind::balanced) {
+    fail(ErrorKind::bad_input, "chunk-size={} is for shard balanced; the shard asked for is {}", options.chunk_size,
+         to_string(*options.shard));
+  }
+  const bool open = schedules.size() * shards.size() > 1;
+  std::vector<Costed> candidates;
+  for (const ShardKind shard_kind : shards) {
+    const std::int64_t chunk_size = shard_kind == ShardKind::balanced ? options.chunk_size : 0;
+    const Shard shard = make_shard(problem, shard_kind, ranks, chunk_size);
+    for (const ScheduleKind kind : schedules) {
+      const ScheduleOptions forward = schedule_options(options, kind);
+      const ScheduleOptions backward = schedule_options(options, options.backward_schedule.value_or(kind));
+      (void)inner_ranks(problem, forward, ranks);  // refuses a bad inner
+      (void)inner_ranks(problem, backward, ranks);
+      Candidate candidate{forward, shard_kind, {}, {}, 0, 0};
+      if (open) candidate = evaluate(problem, shard, forward, backward, Machine{});
+      candidates.push_back({candidate, backward, shard});
+    }
+  }
+  const Costed& best = *std::min_element(candidates.begin(), candidates.end(), [](const Costed& a, const Costed& b) {
+    return a.candidate.seconds < b.candidate.seconds;
+  });
+  Choice choice{best.candidate.schedule, best.backward, best.shard, {}};
+  for (const Costed& other : candidates) {
+    if (&other == &best) continue;
+    choice.refusals.push_back({name(other),
+                               fmt::format("{:.3g} ms predicted against {:.3g} ms for {}",
+                                           other.candidate.seconds * 1e3, best.candidate.seconds * 1e3, name(best)),
+                               false});
+  }
+  return choice;
+}
+
+}  // namespace rotunda

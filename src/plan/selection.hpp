@@ -1,0 +1,38 @@
+// Selection: which kernel, transport, schedule and shard serve a problem, with a reason for each that does not.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernel/kernel.hpp"
+#include "rotunda/plan.hpp"
+
+namespace rotunda {
+
+/// Transports that have a name here. All but local come with later builds.
+struct TransportEntry {
+  std::string name;
+  bool available = false;
+  std::string description;  ///< or what it needs
+};
+[[nodiscard]] const std::vector<TransportEntry>& transport_table();
+
+/// Schedules and shard that a plan will use, the same on every rank.
+struct Choice {
+  ScheduleOptions forward, backward;
+  Shard shard;
+  std::vector<Refusal> refusals;
+};
+
+/// The first kernel in order of preference that serves; the others go to refusals.
+/// @throws Error unsupported with every reason
+[[nodiscard]] const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options,
+                                          std::vector<Refusal>& refusals);
+/// @throws Error unsupported, bad_input
+[[nodiscard]] std::string choose_transport(const PlanOptions& options, std::vector<Refusal>& refusals);
+/// "cpu". @throws Error unsupported, bad_input
+[[nodiscard]] std::string choose_device(const PlanOptions& options);
+/// What the caller left open, by predicted time. @throws Error bad_input
+[[nodiscard]] Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks);
+
+}  // namespace rotunda
