@@ -1,0 +1,87 @@
+// One KV head of one batch entry and the query heads that read it: inputs as matrices, and both passes over them.
+//
+// Two passes instead of one keep every sum in one thread's hands and in one order: blocks of query rows make out, lse
+// and dq; blocks of keys make dk and dv, from logits computed again.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernel/oracle/matmul.hpp"
+#include "kernel/oracle/runs.hpp"
+#include "rotunda/oracle.hpp"
+
+namespace rotunda::oracle_detail {
+
+/// Rows of one (batch entry, head), row-major and transposed. Elements that are not finite are 0 and their row is sick.
+template <class Real>
+struct HeadMatrix {
+  Matrix<Real> rows, transposed;
+  std::vector<char> sick;
+  bool any_sick = false;
+
+  void load(const TensorView& view, std::int64_t b, std::int64_t head);
+};
+
+/// What a block needs besides inputs; one a worker, reused.
+template <class Real>
+struct BlockScratch {
+  Matrix<Real> s, p, dp, ds, out, dq, dk, dv;
+};
+
+/// Where a group's answers go and what all groups share.
+struct GroupTask {
+  const Problem& problem;
+  const Tensors& tensors;
+  std::span<const Slice> slices;  ///< of the batch entry
+  std::span<const char> real;     ///< by query row of the batch entry: not padding
+  std::int64_t b = 0;
+  int kv_head = 0;
+
+  [[nodiscard]] int heads() const { return problem.h_q / problem.h_kv; }
+  [[nodiscard]] int q_head(int member) const { return kv_head * heads() + member; }
+};
+
+/// Arithmetic is Exact or Naive<element>. row_block and key_block may run in any threads at once, each block once, all
+/// row blocks before the first key block.
+template <class Arithmetic>
+class Group {
+ public:
+  using Real = typename Arithmetic::Real;
+
+  Group(const GroupTask& task, Answers& answers);
+
+  /// out, lse, dq of query rows of one member head. Raises `floors` by what these rows contribute.
+  void row_block(int member, Range rows, BlockScratch<Real>& x, ErrorFloors& floors);
+  /// max_logit, dsink and their floor, after all row blocks.
+  void finish_heads(ErrorFloors& floors);
+  /// dk, dv of keys.
+  void key_block(Range keys, BlockScratch<Real>& x);
+
+ private:
+  struct Member {
+    HeadMatrix<Real> q, dout;
+    std::vector<double> lse, delta, top;     ///< by row
+    std::vector<double> delta_spread;        ///< by row: sqrt(Σ (dout·out)²)
+    std::vector<char> hurt, hurt_gradients;  ///< by row: depends on something sick
+  };
+
+  [[nodiscard]] bool has_sink() const { return task_.problem.sink != Sink::none; }
+  [[nodiscard]] double sink(int member) const;
+  void softmax(Member& one, double sink, Range rows, const Runs& runs, BlockScratch<Real>& x);
+  void row_gradients(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x, ErrorFloors& floors);
+  void find_hurt(Member& one, const Runs& runs);
+  void write_rows(int member, Range rows, const BlockScratch<Real>& x);
+  void add_member_to_keys(Member& one, Range keys, const Runs& runs, BlockScratch<Real>& x);
+  void write_keys(Range keys, const BlockScratch<Real>& x, std::span<const char> hurt);
+
+  GroupTask task_;
+  Answers& answers_;
+  HeadMatrix<Real> k_, v_;
+  std::vector<Member> members_;
+  bool any_sick_ = false;
+  double largest_k_ = 0;
+};
+
+}  // namespace rotunda::oracle_detail
