@@ -1,0 +1,285 @@
+// The grammar of the command line, in CLI11's terms. Every value comes as text and is checked here, so that all
+// messages name the flag, the value and what is allowed.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+
+#include "base/fail.hpp"
+#include "cli/build_info.hpp"
+#include "cli/cluster.hpp"
+#include "cli/options.hpp"
+
+namespace rotunda::cli {
+namespace {
+
+struct Flag {
+  const char* name;
+  const char* value;  ///< placeholder; nullptr for a switch
+  const char* help;
+};
+
+constexpr Flag kProblem{"--problem", "TEXT",
+                        "One attention call, such as \"s_q=1024 h_q=8 h_kv=2 d=64 mask=causal grad=1\", or @file.json; "
+                        "all keys: docs/problem.md"};
+constexpr Flag kIn{"--in", "FILE", "Inputs q, k, v (dout, sink), a safetensors file"};
+constexpr Flag kOut{"--out", "FILE", "Outputs out, lse (max_logit, dq, dk, dv, dsink), a safetensors file"};
+constexpr Flag kSvg{"--svg", "FILE", "Draw who computes what, when, and what travels"};
+constexpr Flag kJson{"--json", "FILE", "Append the record to the array in FILE"};
+constexpr Flag kTrace{"--trace", "FILE", "Chrome trace of the run, for ui.perfetto.dev"};
+constexpr Flag kQuiet{"--quiet", nullptr, "Print errors only"};
+constexpr Flag kRanks{"--ranks", "N", "Ranks that share the work (default 4; plan: 1, 2, 4 and 8)"};
+constexpr Flag kThreads{"--threads", "N", "Threads of each rank (default: cores / ranks, at least 1)"};
+constexpr Flag kTimeout{"--timeout", "SECONDS",
+                        "A peer silent for so long is an error (default: ROTUNDA_TIMEOUT, or 60)"};
+constexpr Flag kSeed{"--seed", "N", "Seed of random inputs (default 1)"};
+
+constexpr Flag kPlanFlags[] = {
+    kRanks,
+    {"--schedule", "NAME", "auto, p2p, all_gather, a2a or a2a_p2p"},
+    {"--backward-schedule", "NAME", "The same for backward (default: the forward's)"},
+    {"--inner", "N", "a2a_p2p: ranks of an a2a group, a divisor of the ranks (default: the plan's choice)"},
+    {"--shard", "NAME", "auto, contiguous, dual_chunk, dual_chunk_doc, striped or balanced"},
+    {"--chunk-size", "N", "Balanced shards: tokens a chunk (default: the plan's choice)"},
+    {"--kernel", "NAME", "auto (never reference) or a kernel that `rotunda info` lists"},
+    {"--transport", "NAME", "auto or a transport that `rotunda info` lists"},
+    {"--device", "NAME", "auto, cpu or cuda"},
+    {"--devices", "LIST", "CUDA devices of the ranks, such as 0,1; ranks may share one"},
+    kThreads,
+    kTimeout,
+    kSeed,
+    kTrace,
+    kJson,
+    kQuiet,
+};
+
+struct CommandInfo {
+  Command command;
+  const char* name;
+  const char* help;
+  bool plan_flags;
+  std::vector<Flag> flags;
+};
+
+const std::vector<CommandInfo>& commands() {
+  static const std::vector<CommandInfo> list{
+      {Command::demo,
+       "demo",
+       "The tour: a language model's Q, K, V on 4 ranks, every schedule against float64",
+       false,
+       {kIn,
+        kThreads,
+        kTimeout,
+        {"--svg", "FILE", "Where to draw (default rotunda_demo.svg)"},
+        {"--trace", "FILE", "Where to write the Chrome trace (default rotunda_demo.trace.json)"},
+        kJson,
+        kQuiet}},
+      {Command::run, "run", "Attention over the tensors of a file", true, {kProblem, kIn, kOut}},
+      {Command::verify,
+       "verify",
+       "Check against the float64 oracle: error over naive error, at most 2; exit status 1 "
+       "where a tensor fails",
+       true,
+       {kProblem, kIn}},
+      {Command::bench,
+       "bench",
+       "Verify once, then time: medians in milliseconds",
+       true,
+       {kProblem,
+        kIn,
+        {"--repeat", "N", "Timed repeats, at least 20 (default 20)"},
+        {"--baseline", "LIST", "Compare with ideal, ideal_same_kernel or a peer of bench/peers, comma-separated"},
+        {"--python", "PATH", "Python for peers that are Python scripts"}}},
+      {Command::explain,
+       "explain",
+       "What runs where, step by step, and why",
+       true,
+       {kProblem, kSvg, {"--all", nullptr, "Every rank's program, however many ranks"}}},
+      {Command::plan,
+       "plan",
+       "FLOPs, bytes, memory and time of schedules and rank counts, without tensors",
+       true,
+       {kProblem, {"--cluster", "NAME", cluster_help()}}},
+      {Command::info, "info", "Version, kernels, transports, devices, environment", false, {kQuiet}},
+  };
+  return list;
+}
+
+using Values = std::map<std::string, std::string>;
+
+std::vector<Flag> flags_of(const CommandInfo& info) {
+  std::vector<Flag> flags = info.flags;
+  if (info.plan_flags) flags.insert(flags.end(), std::begin(kPlanFlags), std::end(kPlanFlags));
+  return flags;
+}
+
+void add_command(CLI::App& app, const CommandInfo& info, Values& values) {
+  CLI::App* sub = app.add_subcommand(info.name, info.help);
+  for (const Flag& flag : flags_of(info)) {
+    if (flag.value == nullptr) {
+      sub->add_flag_callback(
+          flag.name, [&values, flag] { values[flag.name] = "1"; }, flag.help);
+    } else {
+      sub->add_option_function<std::string>(
+             flag.name, [&values, flag](const std::string& text) { values[flag.name] = text; }, flag.help)
+          ->type_name(flag.value);
+    }
+  }
+}
+
+/// The first argument that is no flag of the command, with the closest one.
+[[noreturn]] void refuse_usage(const std::vector<std::string>& arguments, const CLI::ParseError& error) {
+  std::vector<std::string> names;
+  const CommandInfo* info = nullptr;
+  for (const CommandInfo& each : commands()) {
+    if (!arguments.empty() && arguments[0] == each.name) info = &each;
+    names.emplace_back(each.name);
+  }
+  if (info == nullptr) {
+    if (arguments.empty()) fail(ErrorKind::bad_input, "no command given, allowed are {}", fmt::join(names, ", "));
+    fail(ErrorKind::bad_input, "unknown command {}, allowed are {}{}", arguments[0], fmt::join(names, ", "),
+         suggestion(arguments[0], names));
+  }
+  std::vector<std::string> flags{"--help"};
+  for (const Flag& flag : flags_of(*info)) flags.emplace_back(flag.name);
+  for (const std::string& argument : arguments) {
+    const std::string name = argument.substr(0, argument.find('='));
+    if (name.starts_with("--") && std::find(flags.begin(), flags.end(), name) == flags.end()) {
+      fail(ErrorKind::bad_input, "unknown option {} of {}{}; see rotunda {} --help", name, info->name,
+           suggestion(name, flags), info->name);
+    }
+  }
+  std::string what = error.what();
+  std::replace(what.begin(), what.end(), '\n', ' ');
+  fail(ErrorKind::bad_input, "{}; see rotunda {} --help", what, info->name);
+}
+
+template <class Enum, class Parse>
+void read_name(const Values& values, const char* flag, std::optional<Enum>& to, Parse parse) {
+  const auto found = values.find(flag);
+  if (found == values.end() || found->second == "auto") return;
+  try {
+    to = parse(found->second);
+  } catch (const Error& error) {
+    fail(error.kind(), "{}: {}", flag, error.what());
+  }
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts{""};
+  for (const char c : list) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+void read_devices(const Values& values, Options& options) {
+  const auto device = values.find("--device");
+  if (device != values.end() && device->second != "auto") {
+    options.plan.device = device->second;
+    if (device->second != "cpu" && device->second != "cuda") {
+      fail(ErrorKind::bad_input, "--device is '{}', allowed are auto, cpu, cuda", device->second);
+    }
+  }
+  const auto devices = values.find("--devices");
+  if (devices == values.end()) return;
+  for (const std::string& part : split(devices->second)) {
+    options.devices.push_back(static_cast<int>(whole_number("--devices", part, 0, kMaxRanks)));
+  }
+  if (options.plan.device == "cpu") fail(ErrorKind::bad_input, "--devices names CUDA devices, but --device is cpu");
+  options.plan.device = "cuda";
+}
+
+void read_plan(const Values& values, Options& options) {
+  PlanOptions& plan = options.plan;
+  read_name(values, "--schedule", plan.schedule, parse_schedule_kind);
+  read_name(values, "--backward-schedule", plan.backward_schedule, parse_schedule_kind);
+  read_name(values, "--shard", plan.shard, parse_shard_kind);
+  const auto number = [&](const char* flag, auto& to, std::int64_t least, std::int64_t most) {
+    const auto found = values.find(flag);
+    if (found != values.end()) {
+      to = static_cast<std::decay_t<decltype(to)>>(whole_number(flag, found->second, least, most));
+    }
+  };
+  int ranks = 0;
+  number("--ranks", ranks, 1, kMaxRanks);
+  if (ranks != 0) options.ranks = ranks;
+  number("--inner", plan.inner, 1, kMaxRanks);
+  number("--chunk-size", plan.chunk_size, 1, std::int64_t{1} << 40);
+  number("--threads", plan.threads, 1, 4096);
+  number("--seed", options.seed, 0, INT64_MAX);
+  number("--repeat", options.repeat, 20, 1'000'000);
+  const auto name = [&](const char* flag, std::string& to) {
+    const auto found = values.find(flag);
+    if (found != values.end() && found->second != "auto") to = found->second;
+  };
+  name("--kernel", plan.kernel);
+  name("--transport", plan.transport);
+}
+
+Options to_options(Command command, const Values& values) {
+  Options options;
+  options.command = command;
+  const auto text = [&](const char* flag, std::string& to) {
+    const auto found = values.find(flag);
+    if (found == values.end()) return;
+    if (found->second.empty()) fail(ErrorKind::bad_input, "{} is empty", flag);
+    to = found->second;
+  };
+  text("--problem", options.problem);
+  text("--in", options.in);
+  text("--out", options.out);
+  text("--trace", options.trace);
+  text("--json", options.json);
+  text("--svg", options.svg);
+  text("--python", options.python);
+  text("--cluster", options.cluster);
+  options.quiet = values.contains("--quiet");
+  options.all_ranks = values.contains("--all");
+  if (values.contains("--baseline")) options.baselines = split(values.at("--baseline"));
+  const char* from_environment = std::getenv("ROTUNDA_TIMEOUT");
+  if (values.contains("--timeout")) {
+    options.timeout = seconds("--timeout", values.at("--timeout"));
+  } else if (from_environment != nullptr && *from_environment != '\0') {
+    options.timeout = seconds("ROTUNDA_TIMEOUT", from_environment);
+  }
+  read_plan(values, options);
+  read_devices(values, options);
+  return options;
+}
+
+}  // namespace
+
+Parsed parse_arguments(const std::vector<std::string>& arguments) {
+  CLI::App app("Exact attention, forward and backward, over sequences split across ranks.", "rotunda");
+  app.set_version_flag("--version", version_text());
+  app.footer(
+      "Exit status: 0 done, 1 verification failed, 2 bad usage or input, 3 unsupported, 4 transport or peer failure,\n"
+      "5 device failure, 70 internal. More: docs/cli.md and docs/problem.md.");
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(32);
+  Values values;
+  for (const CommandInfo& info : commands()) add_command(app, info, values);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 takes
+  try {
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    const auto chosen = app.get_subcommands();
+    return {std::nullopt, chosen.empty() ? app.help() : chosen.front()->help("rotunda")};
+  } catch (const CLI::CallForVersion& version) {
+    return {std::nullopt, std::string(version.what()) + "\n"};
+  } catch (const CLI::ParseError& error) {
+    refuse_usage(arguments, error);
+  }
+  for (const CommandInfo& info : commands()) {
+    if (app.got_subcommand(info.name)) return {to_options(info.command, values), ""};
+  }
+  fail(ErrorKind::internal, "the command line was parsed to no command");
+}
+
+}  // namespace rotunda::cli

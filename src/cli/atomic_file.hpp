@@ -1,0 +1,37 @@
+// Files that appear whole or not at all.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace rotunda::cli {
+
+/// A file written under a temporary name in the same folder. commit() renames it into place; without commit it is
+/// removed. Special files (such as /dev/null) are written in place. @throws Error bad_input when something fails
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  void commit();
+
+ private:
+  [[noreturn]] void give_up(const char* what);
+
+  std::string path_, temporary_;
+  std::FILE* file_ = nullptr;
+};
+
+/// Writes `text` as the whole of `path`, atomically.
+void write_text(const std::string& path, std::string_view text);
+
+/// The whole of a text file. @throws Error bad_input
+[[nodiscard]] std::string read_text(const std::string& path);
+
+}  // namespace rotunda::cli

@@ -1,0 +1,68 @@
+#include <cctype>
+#include <csignal>
+#include <exception>
+#include <new>
+
+#include "base/fail.hpp"
+#include "cli/commands.hpp"
+#include "cli/terminal.hpp"
+
+namespace rotunda::cli {
+namespace {
+
+/// The command as it could be typed again: arguments with blanks or quotes are quoted.
+std::string command_line(const std::vector<std::string>& arguments) {
+  std::string line = "rotunda";
+  for (const std::string& argument : arguments) {
+    const bool plain =
+        !argument.empty() &&
+        argument.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%") ==
+            std::string::npos;
+    std::string quoted = argument;
+    for (std::size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) quoted.replace(at, 1, "'\\''");
+    line += plain ? " " + argument : " '" + quoted + "'";
+  }
+  return line;
+}
+
+int dispatch(const Options& options) {
+  switch (options.command) {
+    case Command::demo: return demo(options);
+    case Command::run: return run(options);
+    case Command::verify: return verify(options);
+    case Command::bench: return bench(options);
+    case Command::explain: return explain(options);
+    case Command::plan: return plan(options);
+    case Command::info: return info(options);
+  }
+  fail(ErrorKind::internal, "a command is missing from the table");
+}
+
+int report(ErrorKind kind, const char* message) {
+  fmt::print(stderr, "rotunda: {}\n", message);
+  return exit_status(kind);
+}
+
+}  // namespace
+
+int main_program(const std::vector<std::string>& arguments) {
+  std::signal(SIGPIPE, SIG_IGN);  // a peer's closed pipe is an error to report, not a death
+  try {
+    Parsed parsed = parse_arguments(arguments);
+    if (!parsed.options) {
+      fmt::print("{}", parsed.text);
+      return 0;
+    }
+    parsed.options->command_line = command_line(arguments);
+    (void)log_level();  // a wrong ROTUNDA_LOG is told before any work
+    return dispatch(*parsed.options);
+  } catch (const Error& error) {
+    return report(error.kind(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(ErrorKind::internal, "out of memory: the tensors and the workspace do not fit this machine");
+  } catch (const std::exception& error) {
+    return report(ErrorKind::internal, error.what());
+  }
+}
+
+}  // namespace rotunda::cli

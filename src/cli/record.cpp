@@ -1,0 +1,105 @@
+#include "cli/record.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/fail.hpp"
+#include "cli/atomic_file.hpp"
+#include "cli/build_info.hpp"
+
+namespace rotunda::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Five significant digits; null for what was not measured.
+ordered_json rounded(double value) {
+  if (value == 0 || !std::isfinite(value)) return nullptr;
+  return std::stod(fmt::format("{:.5g}", value));
+}
+
+/// Ratios may be 0; only what is not finite has no figure.
+ordered_json ratio(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  return std::stod(fmt::format("{:.4g}", value));
+}
+
+}  // namespace
+
+Record record_of(const std::string& name, const std::string& problem, const Options& options,
+                 const std::vector<RankReport>& reports) {
+  const Plan& plan = *reports.front().plan;
+  Record record;
+  record.name = name;
+  record.problem = problem;
+  record.ranks = plan.ranks;
+  record.schedule = to_string(plan.forward_schedule.kind);
+  record.backward_schedule = to_string(plan.backward_schedule.kind);
+  record.kernel = plan.kernel;
+  record.transport = plan.transport;
+  record.device = plan.device;
+  record.versions = versions();
+  record.command = options.command_line;
+  record.peak_bytes = peak_workspace_bytes(reports);
+  record.exposed_ms = exposed_ms(reports);
+  return record;
+}
+
+std::map<std::string, double> err_ratios(const std::vector<Grade>& grades) {
+  std::map<std::string, double> ratios;
+  for (const Grade& each : grades) ratios[each.tensor] = each.ratio;
+  return ratios;
+}
+
+ordered_json to_json(const Record& record) {
+  ordered_json errors = ordered_json::object();
+  for (const auto& [tensor, value] : record.err_ratio) errors[tensor] = ratio(value);
+  ordered_json baselines = ordered_json::object();
+  for (const auto& [name, r] : record.baselines) {
+    baselines[name] = {{"fwd", rounded(r.fwd)}, {"bwd", rounded(r.bwd)}, {"both", rounded(r.both)}};
+  }
+  ordered_json json{{"name", record.name},
+                    {"problem", record.problem},
+                    {"ranks", record.ranks},
+                    {"gpus", record.gpus},
+                    {"schedule", record.schedule},
+                    {"backward_schedule", record.backward_schedule},
+                    {"kernel", record.kernel},
+                    {"transport", record.transport},
+                    {"device", record.device},
+                    {"versions", record.versions},
+                    {"date", today()},
+                    {"command", record.command},
+                    {"fwd_ms", rounded(1e3 * record.times.forward)},
+                    {"bwd_ms", rounded(1e3 * record.times.backward)},
+                    {"both_ms", rounded(1e3 * record.times.both)},
+                    {"fwd_tflops", rounded(record.fwd_tflops)},
+                    {"bwd_tflops", rounded(record.bwd_tflops)},
+                    {"peak_bytes", record.peak_bytes},
+                    {"exposed_ms", std::stod(fmt::format("{:.5g}", record.exposed_ms))},
+                    {"err_ratio", errors},
+                    {"baselines", baselines}};
+  if (!record.verified.empty()) json["verified"] = record.verified;
+  return json;
+}
+
+void append_json(const std::string& path, const std::vector<ordered_json>& values) {
+  ordered_json array = ordered_json::array();
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) {
+    const std::string text = read_text(path);
+    if (text.find_first_not_of(" \t\r\n") != std::string::npos) array = ordered_json::parse(text, nullptr, false);
+    if (!array.is_array()) fail(ErrorKind::bad_input, "--json: {} holds no JSON array to append to", path);
+  }
+  for (const ordered_json& value : values) array.push_back(value);
+  write_text(path, array.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+double forward_flops(const Problem& problem) {
+  double pairs = 0;
+  for (const Slice& slice : mask_slices(problem)) pairs += static_cast<double>(visible_pairs(slice));
+  return 2.0 * problem.h_q * (problem.d + problem.d_v) * pairs;
+}
+
+}  // namespace rotunda::cli

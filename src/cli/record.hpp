@@ -1,0 +1,57 @@
+// Benchmark records, and JSON files that grow by a record at a time.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/options.hpp"
+#include "cli/session.hpp"
+#include "rotunda/oracle.hpp"
+
+namespace rotunda::cli {
+
+/// A baseline's time over ours: above 1 we are faster. 0 where it was not measured.
+struct Ratios {
+  double fwd = 0, bwd = 0, both = 0;
+};
+
+/// Medians in seconds, 0 where not measured.
+struct Times {
+  double forward = 0, backward = 0, both = 0;
+};
+
+struct Record {
+  std::string name;
+  std::string problem;
+  int ranks = 1, gpus = 0;
+  std::string schedule, backward_schedule, kernel, transport, device;
+  std::map<std::string, std::string> versions;
+  std::string command;
+  Times times;
+  double fwd_tflops = 0, bwd_tflops = 0;
+  std::int64_t peak_bytes = 0;
+  double exposed_ms = 0;
+  std::map<std::string, double> err_ratio;
+  std::string verified;  ///< the problem that err_ratio belongs to, where it is not `problem`
+  std::map<std::string, Ratios> baselines;
+};
+
+/// What a session did, without times.
+[[nodiscard]] Record record_of(const std::string& name, const std::string& problem, const Options& options,
+                               const std::vector<RankReport>& reports);
+/// error ÷ naive error by tensor.
+[[nodiscard]] std::map<std::string, double> err_ratios(const std::vector<Grade>& grades);
+
+/// The fields in the contract's order; figures that were not measured are null.
+[[nodiscard]] nlohmann::ordered_json to_json(const Record& record);
+
+/// Appends to the array in `path`, which is made if it is not there, and replaced as a whole. @throws Error bad_input
+void append_json(const std::string& path, const std::vector<nlohmann::ordered_json>& values);
+
+/// 2·h_q·(d + d_v) a visible (row, key) pair; backward 2.5 times that.
+[[nodiscard]] double forward_flops(const Problem& problem);
+
+}  // namespace rotunda::cli

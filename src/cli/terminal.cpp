@@ -1,0 +1,65 @@
+#include "cli/terminal.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "base/fail.hpp"
+
+namespace rotunda::cli {
+
+void print(const Options& options, const std::string& text) {
+  if (options.quiet) return;
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+LogLevel log_level() {
+  constexpr std::array<std::string_view, 4> names{"error", "warn", "info", "debug"};
+  const char* value = std::getenv("ROTUNDA_LOG");
+  if (value == nullptr || *value == '\0') return LogLevel::warn;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == value) return static_cast<LogLevel>(i);
+  }
+  fail(ErrorKind::bad_input, "ROTUNDA_LOG is '{}', allowed are error, warn, info, debug", value);
+}
+
+void log(LogLevel level, const std::string& line) {
+  if (level <= log_level()) fmt::print(stderr, "rotunda: {}\n", line);
+}
+
+struct Progress::State {
+  std::mutex mutex;
+  std::string what;
+  bool shown = false;
+  std::chrono::steady_clock::time_point last{};
+};
+
+Progress::Progress(const Options& options, std::string what) {
+  if (options.quiet || ::isatty(STDERR_FILENO) == 0) return;
+  state_ = std::make_unique<State>();
+  state_->what = std::move(what);
+}
+
+Progress::~Progress() {
+  if (state_ && state_->shown) fmt::print(stderr, "\r\x1b[K");
+}
+
+void Progress::update(double part) {
+  if (!state_) return;
+  const std::scoped_lock lock(state_->mutex);
+  const auto now = std::chrono::steady_clock::now();
+  if (state_->shown && now - state_->last < std::chrono::milliseconds(100)) return;
+  state_->last = now;
+  state_->shown = true;
+  fmt::print(stderr, "\r\x1b[K{} {:.0f} %", state_->what, 100 * part);
+  std::fflush(stderr);
+}
+
+}  // namespace rotunda::cli

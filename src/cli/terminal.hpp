@@ -1,0 +1,41 @@
+// What goes to the terminal: results, progress, log lines.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cli/options.hpp"
+
+namespace rotunda::cli {
+
+/// Results, to standard output; nothing with --quiet.
+void print(const Options& options, const std::string& text);
+
+/// Verbosity of ROTUNDA_LOG.
+enum class LogLevel { error, warn, info, debug };
+/// @throws Error bad_input where the variable holds anything else
+[[nodiscard]] LogLevel log_level();
+/// A line on standard error, if ROTUNDA_LOG asks for its level.
+void log(LogLevel level, const std::string& line);
+
+/// A line of progress on standard error while it lives: on a terminal only, and not with --quiet. Thread-safe.
+class Progress {
+ public:
+  Progress(const Options& options, std::string what);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// Part done, 0 to 1.
+  void update(double part);
+  [[nodiscard]] std::function<void(double)> callback() {
+    return [this](double part) { update(part); };
+  }
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace rotunda::cli

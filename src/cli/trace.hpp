@@ -1,0 +1,16 @@
+// Chrome traces, for ui.perfetto.dev.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/session.hpp"
+
+namespace rotunda::cli {
+
+/// JSON with a process a rank and two lanes in it, compute and communication; times in microseconds.
+[[nodiscard]] std::string trace_text(const std::vector<RankReport>& reports);
+/// Writes it to a file, atomically. @throws Error bad_input
+void write_trace(const std::string& path, const std::vector<RankReport>& reports);
+
+}  // namespace rotunda::cli

@@ -1,0 +1,26 @@
+#include "base/fail.hpp"
+#include "cli/commands.hpp"
+#include "cli/record.hpp"
+#include "cli/terminal.hpp"
+#include "cli/trace.hpp"
+#include "cli/verification.hpp"
+
+namespace rotunda::cli {
+
+int verify(const Options& options) {
+  const Inputs inputs = options.in.empty() ? random_inputs(required_problem(options), options.seed)
+                                           : read_inputs(options.in, problem_of(options));
+  const Verification result = verify_inputs(options, inputs);
+  const Plan& plan = *result.reports.front().plan;
+  print(options, fmt::format("{}\n{} on {} ranks, against float64\n\n{}\n{}\n", inputs.problem_text, plan.summary(),
+                             plan.ranks, grades_text(result.grades), result.passed() ? "passed" : "FAILED"));
+  if (!options.trace.empty()) write_trace(options.trace, result.reports);
+  if (!options.json.empty()) {
+    Record record = record_of("verify", inputs.problem_text, options, result.reports);
+    record.err_ratio = err_ratios(result.grades);
+    append_json(options.json, {to_json(record)});
+  }
+  return result.passed() ? 0 : 1;
+}
+
+}  // namespace rotunda::cli
