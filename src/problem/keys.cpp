@@ -327,11 +327,12 @@ std::int64_t read_integer(std::string_view key, const Value& value) {
   const char* const end = value.text.data() + value.text.size();
   std::int64_t number = 0;
   const auto [rest, error] = std::from_chars(value.text.data(), end, number);
-  if (is_number(value) && error == std::errc::result_out_of_range) {
-    reject(key, shown(value), "an integer here is below 2^63");
-  }
-  if (!is_number(value) || error != std::errc{} || rest != end) reject(key, shown(value), "not an integer");
-  return number;
+  if (is_number(value) && rest == end && error == std::errc{}) return number;
+  const bool too_large = is_number(value) && error == std::errc::result_out_of_range;
+  const std::string_view what = too_large ? "does not fit 64 bits" : "not an integer";
+  const Key* const known = find_key(key);
+  const std::string_view allowed = known != nullptr ? known->allowed : "an integer of 64 bits";
+  reject(key, shown(value), fmt::format("{}, allowed is {}", what, allowed));
 }
 
 }  // namespace rotunda

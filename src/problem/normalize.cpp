@@ -184,7 +184,7 @@ void check_slices(const Problem& p) {
     const auto [a, b] = *overlap;
     fail(ErrorKind::bad_input,
          "problem: slices[{}] {} and slices[{}] {} overlap: no (row, key) pair may be counted twice", a,
-         print_slices({(*p.slices)[a]}), b, print_slices({(*p.slices)[b]}));
+         print_slice((*p.slices)[a]), b, print_slice((*p.slices)[b]));
   }
 }
 

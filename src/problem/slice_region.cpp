@@ -48,7 +48,7 @@ bool share_a_pair(const SliceRegion& a, const SliceRegion& b) {
   return low <= high;
 }
 
-std::optional<Slice> trimmed(const Slice& slice) {
+std::optional<Slice> canonical(const Slice& slice) {
   const std::optional<SliceRegion> region = slice_region(slice);
   if (!region) return std::nullopt;
   Slice result;

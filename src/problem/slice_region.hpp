@@ -32,6 +32,6 @@ struct SliceRegion {
 
 /// The slice cut down to its region, with positions and edges whose sums fit 64 bits: edges that cut nothing become
 /// kInfinity; positions move with the first row unless they are huge, then both start again from 0.
-[[nodiscard]] std::optional<Slice> trimmed(const Slice& slice);
+[[nodiscard]] std::optional<Slice> canonical(const Slice& slice);
 
 }  // namespace rotunda

@@ -95,17 +95,21 @@ std::vector<Slice> read_slices(const Value& value) {
   return slices;
 }
 
+std::string print_slice(const Slice& slice) {
+  std::string text;
+  for (const Field& field : kFields) {
+    const std::int64_t number = slice.*field.member;
+    const std::string value = field.edge && number == kInfinity ? "null" : std::to_string(number);
+    text += fmt::format("{}\"{}\":{}", text.empty() ? "{" : ",", field.name, value);
+  }
+  return text + "}";
+}
+
 std::string print_slices(const std::vector<Slice>& slices) {
   std::string text = "[";
   for (const Slice& slice : slices) {
-    text += text.size() > 1 ? ",{" : "{";
-    for (const Field& field : kFields) {
-      const std::int64_t number = slice.*field.member;
-      const bool infinite = field.edge && number == kInfinity;
-      fmt::format_to(std::back_inserter(text), "{}\"{}\":{}", &field == kFields.data() ? "" : ",", field.name,
-                     infinite ? "null" : std::to_string(number));
-    }
-    text += '}';
+    if (text.size() > 1) text += ',';
+    text += print_slice(slice);
   }
   return text + "]";
 }

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "base/fail.hpp"
+#include "problem/band.hpp"
 #include "problem/slice_region.hpp"
 
 namespace rotunda {
@@ -30,7 +31,7 @@ std::vector<Sequence> sequences(const Problem& p) {
 }
 
 void add(std::vector<Slice>& slices, const Slice& slice) {
-  if (const auto seen = trimmed(slice)) slices.push_back(*seen);
+  if (const auto seen = canonical(slice)) slices.push_back(*seen);
 }
 
 // Rows and keys of a sequence, counted from its first, that only chunk may keep apart.
@@ -60,10 +61,6 @@ void add_block(std::vector<Slice>& slices, const Problem& p, const Sequence& seq
   add(slices, slice);
 }
 
-std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
-  return a / b - (a % b < 0 ? 1 : 0);
-}
-
 void add_sequence(std::vector<Slice>& slices, const Problem& p, const Sequence& sequence) {
   if (sequence.q_len == 0 || sequence.k_len == 0) return;
   // The diagonal: query i stands at first_position + i, key j at j.
@@ -73,8 +70,8 @@ void add_sequence(std::vector<Slice>& slices, const Problem& p, const Sequence& 
     return;
   }
   const std::int64_t end_position = first_position + sequence.q_len;
-  const std::int64_t first_chunk = std::max<std::int64_t>(0, floor_quotient(first_position, p.chunk));
-  const std::int64_t last_chunk = floor_quotient(std::min(end_position, sequence.k_len) - 1, p.chunk);
+  const std::int64_t first_chunk = std::max<std::int64_t>(0, floor_div(first_position, p.chunk));
+  const std::int64_t last_chunk = floor_div(std::min(end_position, sequence.k_len) - 1, p.chunk);
   for (std::int64_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
     const std::int64_t begin = chunk * p.chunk;  // at most k_len
     const std::int64_t q_end = std::min(end_position, p.chunk > end_position - begin ? end_position : begin + p.chunk);
