@@ -1,0 +1,351 @@
+#include "kernel/cpu/targets.hpp"
+#include "kernel/cpu/tile_work.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernel/cpu/forward.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "kernel/cpu/micro_kernel-inl.h"
+#include "kernel/cpu/tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rotunda::cpu::HWY_NAMESPACE {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr float kGreatest = 0x1p+126F;
+
+/// Online softmax over the key tiles of one query tile. Scores are kept transposed, [key][lane]: a lane is a query
+/// row, so maxima and sums over keys need no horizontal step. State of a lane: maximum m (base 2), sum l, Oᵀ column.
+class ForwardTile {
+ public:
+  ForwardTile(const ForwardArgs& args, const TileSizes& sizes, const QueryTile& tile, const HeadUnit& unit,
+              const ForwardScratch& scratch)
+      : args_(args), sizes_(sizes), tile_(tile), unit_(unit), s_(scratch), scale_(std::fabs(args.scale)) {
+    rows_ = static_cast<int>(tile.rows.size());
+    panels_ = (rows_ + kPanel - 1) / kPanel;
+    acc_rows_ = (sizes.d_v + 3) / 4 * 4;
+    negate_ = args.scale < 0;
+    factor_ = static_cast<float>(HWY_MAX(scale_ * 1.4426950408889634, 0x1p-126));
+  }
+
+  void run() {
+    mark_covered();
+    for (int head = 0; head < unit_.q_count; ++head) {
+      for (int panel = 0; panel < panels_; ++panel) load_panel(head, panel);
+    }
+    for (const Slice* slice : tile_.slices) {
+      const Interval keys = visible_keys(*slice, tile_.rows);
+      for (std::int64_t begin = keys.begin; begin < keys.end;) {
+        const std::int64_t end = HWY_MIN(keys.end, begin + sizes_.keys - key_count_);
+        add_keys(*slice, {begin, end});
+        if (key_count_ == sizes_.keys) attend();
+        begin = end;
+      }
+    }
+    if (key_count_ > 0) attend();
+    for (int head = 0; head < unit_.q_count; ++head) {
+      for (int panel = 0; panel < panels_; ++panel) store_panel(head, panel);
+      if (args_.max_logit != nullptr) raise_max_logit(head);
+    }
+  }
+
+ private:
+  [[nodiscard]] int lane0(int head, int panel) const { return (head * panels_ + panel) * kPanel; }
+  [[nodiscard]] float* queries(int lane) const { return s_.queries + static_cast<std::int64_t>(lane) * sizes_.ld_k; }
+  [[nodiscard]] float* acc(int lane) const { return s_.acc + static_cast<std::int64_t>(lane) * sizes_.ld_v; }
+  [[nodiscard]] RowPlace place(int head, int row) const {
+    return {tile_.batch, tile_.rows.begin + row, unit_.q_begin + head};
+  }
+  [[nodiscard]] int rows_of(int panel) const { return HWY_MIN(kPanel, rows_ - panel * kPanel); }
+
+  void mark_covered() {
+    for (int row = 0; row < panels_ * kPanel; ++row) s_.covered[row] = 0;
+    for (const Slice* slice : tile_.slices) {
+      const Interval rows = intersect(tile_.rows, {slice->q_begin, slice->q_begin + slice->q_len});
+      for (std::int64_t row = rows.begin; row < rows.end; ++row) s_.covered[row - tile_.rows.begin] = 1;
+    }
+  }
+
+  /// Qᵀ of the covered rows, and their state: empty, or what a former call left as one pseudo key of weight l.
+  void load_panel(int head, int panel) {
+    const int lane = lane0(head, panel);
+    fill(s_.rows, static_cast<std::int64_t>(kPanel) * sizes_.ld_k, 0);
+    bool finite = true;
+    for (int r = 0; r < rows_of(panel); ++r) {
+      const int row = panel * kPanel + r;
+      if (s_.covered[row] == 0) continue;
+      float* const to = s_.rows + static_cast<std::int64_t>(r) * sizes_.ld_k;
+      finite = read_row(args_.q, place(head, row), to) && finite;
+      if (negate_) {
+        for (int i = 0; i < sizes_.d; ++i) to[i] = -to[i];
+      }
+    }
+    finite_queries_ = finite_queries_ && finite;
+    transpose({s_.rows, sizes_.ld_k}, kPanel, sizes_.d, queries(lane), kPanel);
+    fill(s_.row_max + lane, kPanel, kNone);
+    fill(s_.row_sum + lane, kPanel, 0);
+    fill(s_.seen_max + lane, kPanel, kNone);
+    if (args_.init) {
+      fill(acc(lane), static_cast<std::int64_t>(kPanel) * acc_rows_, 0);
+    } else {
+      resume_panel(head, panel);
+    }
+  }
+
+  void resume_panel(int head, int panel) {
+    const int lane = lane0(head, panel);
+    fill(s_.rows, static_cast<std::int64_t>(kPanel) * sizes_.ld_v, 0);
+    for (int r = 0; r < rows_of(panel); ++r) {
+      const int row = panel * kPanel + r;
+      const RowPlace at = place(head, row);
+      if (s_.covered[row] == 0) continue;
+      const float lse = *args_.lse.at<float>(at.batch, at.row, at.head);
+      if (lse == kNone) continue;
+      // The score that stands for lse is rounded, and the weight makes up for it.
+      const auto m = static_cast<float>(static_cast<double>(lse) / scale_);
+      const auto weight = static_cast<float>(std::exp(static_cast<double>(lse) - static_cast<double>(m) * scale_));
+      s_.row_max[lane + r] = m;
+      s_.row_sum[lane + r] = weight;
+      float* const to = s_.rows + static_cast<std::int64_t>(r) * sizes_.ld_v;
+      read_row(args_.acc, at, to);
+      for (int i = 0; i < sizes_.d_v; ++i) to[i] *= weight;
+    }
+    transpose({s_.rows, sizes_.ld_v}, kPanel, sizes_.d_v, acc(lane), kPanel);
+  }
+
+  void add_keys(const Slice& slice, Interval keys) {
+    mark_lanes(slice, keys, tile_.rows, s_.marks.first + key_count_, s_.marks.last + key_count_);
+    for (std::int64_t key = keys.begin; key < keys.end; ++key, ++key_count_) {
+      const RowPlace at{tile_.batch, key, unit_.kv};
+      const bool good_key = read_row(args_.k, at, s_.keys + static_cast<std::int64_t>(key_count_) * sizes_.ld_k);
+      const bool good_value = read_row(args_.v, at, s_.values + static_cast<std::int64_t>(key_count_) * sizes_.ld_v);
+      finite_keys_ = finite_keys_ && good_key;
+      s_.marks.bad_value[key_count_] = good_value ? 0 : 1;
+      finite_values_ = finite_values_ && good_value;
+    }
+  }
+
+  void attend() {
+    for (int panel = 0; panel < panels_; ++panel) {
+      const PanelKeys keys = panel_keys(s_.marks.first, s_.marks.last, key_count_, panel * kPanel);
+      if (keys.from >= keys.to) continue;
+      for (int head = 0; head < unit_.q_count; ++head) attend_panel(head, panel, keys);
+    }
+    key_count_ = 0;
+    finite_keys_ = finite_values_ = true;
+  }
+
+  void attend_panel(int head, int panel, PanelKeys keys) {
+    const int lane = lane0(head, panel);
+    const float* const k = s_.keys + static_cast<std::int64_t>(keys.from) * sizes_.ld_k;
+    multiply<Major::row>(keys.to - keys.from, sizes_.d, {k, sizes_.ld_k}, {queries(lane), kPanel},
+                         {s_.scores, kPanel, Start::zero});
+    HWY_ALIGN float rescale[kPanel];
+    softmax_panel(lane, panel, keys, rescale);
+    const Target out{acc(lane), kPanel, Start::scaled, rescale};
+    if (keys.full || finite_values_) {
+      add_values(keys.from, keys.to, keys.from, out);
+    } else {
+      add_marked_values(panel, keys, out);
+    }
+  }
+
+  /// Oᵀ += Vᵀ·Pᵀ over keys [from, to); scores hold P from key `origin` on.
+  void add_values(int from, int to, int origin, const Target& out) {
+    const float* const v = s_.values + static_cast<std::int64_t>(from) * sizes_.ld_v;
+    const float* const p = s_.scores + static_cast<std::int64_t>(from - origin) * kPanel;
+    multiply<Major::depth>(sizes_.d_v, to - from, {v, sizes_.ld_v}, {p, kPanel}, out);
+  }
+
+  /// The same where a row of V is not finite and some lanes must not see it: 0 · NaN would reach them.
+  void add_marked_values(int panel, PanelKeys keys, Target out) {
+    const Floats f;
+    for (int c = 0; c < sizes_.d_v * kPanel; c += kLanes) {
+      hn::StoreU(hn::Mul(load_floats(out.data + c), load_floats(out.scale + c % kPanel)), f, out.data + c);
+    }
+    out.start = Start::add;
+    for (int from = keys.from; from < keys.to;) {
+      int to = from;
+      while (to < keys.to && s_.marks.bad_value[to] == 0) ++to;
+      if (to > from) add_values(from, to, keys.from, out);
+      if (to < keys.to) add_bad_value(panel, to, keys.from, out);
+      from = to + 1;
+    }
+  }
+
+  void add_bad_value(int panel, int key, int origin, const Target& out) {
+    const Floats f;
+    const float* const v = s_.values + static_cast<std::int64_t>(key) * sizes_.ld_v;
+    for (int half = 0; half < 2; ++half) {
+      const int lane = half * kLanes;
+      const auto sees = lanes_between(panel * kPanel + lane, s_.marks.first[key], s_.marks.last[key]);
+      const Vec p = load_floats(s_.scores + (key - origin) * kPanel + lane);
+      for (int i = 0; i < sizes_.d_v; ++i) {
+        float* const o = out.data + i * kPanel + lane;
+        const Vec old = load_floats(o);
+        hn::StoreU(hn::IfThenElse(sees, hn::MulAdd(p, hn::Set(f, v[i]), old), old), f, o);
+      }
+    }
+  }
+
+  /// Scores to P = exp(scale·(score - m)) in place, updating m and l; rescale = exp(scale·(m before - m)). The
+  /// difference is taken before it is scaled, so it is exact near the maximum however large scores are.
+  void softmax_panel(int lane, int panel, PanelKeys keys, float* rescale) {
+    for (int half = 0; half < 2; ++half) {
+      softmax_vector(lane + half * kLanes, panel * kPanel + half * kLanes, keys, half * kLanes);
+      hn::StoreU(rescale_, Floats(), rescale + half * kLanes);
+    }
+  }
+
+  void softmax_vector(int lane, int row, PanelKeys keys, int column) {
+    const Floats f;
+    const Vec none = hn::Set(f, kNone), factor = hn::Set(f, factor_);
+    const int count = keys.to - keys.from;
+    float* const scores = s_.scores + column;
+    if (!keys.full) hide_scores(scores, row, keys);
+    Vec most = max_score(scores, count);
+    hn::StoreU(hn::Max(most, load_floats(s_.seen_max + lane)), f, s_.seen_max + lane);
+
+    const Vec before = load_floats(s_.row_max + lane);
+    // Finite inputs whose scores overflow: a huge finite score stands for infinity.
+    const Vec limit = hn::Set(f, kGreatest);
+    if (finite_keys_ && finite_queries_ && !hn::AllFalse(f, hn::Gt(most, limit))) {
+      cap_scores(scores, count);
+      most = hn::Min(limit, most);
+    }
+    const Vec m = hn::Max(most, before);  // a NaN before stays
+    const Vec origin = hn::IfThenElse(hn::Eq(m, none), hn::Zero(f), m);
+    Vec sum = hn::Zero(f);
+    for (int k = 0; k < count; ++k) {
+      const Vec score = load_floats(scores + k * kPanel);
+      const Vec p = exp2(hn::Mul(hn::Sub(score, origin), factor));
+      hn::StoreU(p, f, scores + k * kPanel);
+      sum = hn::Add(sum, p);
+    }
+    rescale_ = exp2(hn::Mul(hn::Sub(before, origin), factor));
+    hn::StoreU(m, f, s_.row_max + lane);
+    hn::StoreU(hn::MulAdd(load_floats(s_.row_sum + lane), rescale_, sum), f, s_.row_sum + lane);
+  }
+
+  static Vec max_score(const float* scores, int count) {
+    Vec even = hn::Set(Floats(), kNone), odd = even;
+    int k = 0;
+    for (; k + 1 < count; k += 2) {
+      even = hn::Max(even, load_floats(scores + k * kPanel));
+      odd = hn::Max(odd, load_floats(scores + (k + 1) * kPanel));
+    }
+    if (k < count) even = hn::Max(even, load_floats(scores + k * kPanel));
+    return hn::Max(even, odd);
+  }
+
+  void hide_scores(float* scores, int row, PanelKeys keys) const {
+    const Floats f;
+    for (int k = keys.from; k < keys.to; ++k, scores += kPanel) {
+      const auto sees = lanes_between(row, s_.marks.first[k], s_.marks.last[k]);
+      hn::StoreU(hn::IfThenElse(sees, load_floats(scores), hn::Set(f, kNone)), f, scores);
+    }
+  }
+
+  void cap_scores(float* scores, int count) const {
+    const Floats f;
+    const Vec limit = hn::Set(f, kGreatest);
+    for (int k = 0; k < count; ++k, scores += kPanel) hn::StoreU(hn::Min(limit, load_floats(scores)), f, scores);
+  }
+
+  void store_panel(int head, int panel) {
+    const int lane = lane0(head, panel);
+    transpose({acc(lane), kPanel}, acc_rows_, kPanel, s_.rows, sizes_.ld_v);
+    for (int r = 0; r < rows_of(panel); ++r) {
+      const int row = panel * kPanel + r;
+      const RowPlace at = place(head, row);
+      float* const values = s_.rows + static_cast<std::int64_t>(r) * sizes_.ld_v;
+      if (s_.covered[row] == 0) {
+        pass_row(at, values);
+      } else {
+        finish_row(at, values, s_.row_max[lane + r], s_.row_sum[lane + r]);
+      }
+    }
+  }
+
+  /// A row of no slice: empty, or what it was.
+  void pass_row(RowPlace at, float* values) {
+    const TensorView& to = args_.last ? args_.out : args_.acc;
+    if (args_.init) {
+      fill(values, sizes_.ld_v, 0);
+      write_row(to, at, values, 1);
+      *args_.lse.at<float>(at.batch, at.row, at.head) = kNone;
+    } else if (args_.last) {
+      read_row(args_.acc, at, values);
+      write_row(to, at, values, 1);
+    }
+  }
+
+  void finish_row(RowPlace at, const float* values, float m, float sum) {
+    // Nothing seen: sum and values are 0, and 0 / 1 is the answer.
+    write_row(args_.last ? args_.out : args_.acc, at, values, m == kNone ? 1.0F : sum);
+    const double lse = static_cast<double>(m) * scale_ + std::log(static_cast<double>(sum));
+    *args_.lse.at<float>(at.batch, at.row, at.head) = m == kNone ? kNone : static_cast<float>(lse);
+  }
+
+  void raise_max_logit(int head) {
+    float most = kNone;
+    for (int i = 0; i < rows_; ++i) most = HWY_MAX(most, s_.seen_max[lane0(head, 0) + i]);
+    if (most == kNone) return;
+    const auto logit = static_cast<float>(static_cast<double>(most) * scale_);
+    const std::atomic_ref<float> place(args_.max_logit[unit_.q_begin + head]);
+    float old = place.load();
+    while (old < logit && !place.compare_exchange_weak(old, logit)) {}
+  }
+
+  const ForwardArgs& args_;
+  const TileSizes& sizes_;
+  const QueryTile& tile_;
+  const HeadUnit& unit_;
+  const ForwardScratch& s_;
+  double scale_;  ///< its sign is in Qᵀ
+  float factor_;  ///< scale·log2(e)
+  bool negate_;
+  int rows_, panels_, acc_rows_;
+  int key_count_ = 0;  ///< keys in the tile so far
+  bool finite_queries_ = true, finite_keys_ = true, finite_values_ = true;
+  Vec rescale_ = hn::Zero(Floats());
+};
+
+void forward_tile(const ForwardArgs& args, const TileSizes& sizes, const QueryTile& tile, const HeadUnit& unit,
+                  const ForwardScratch& scratch) {
+  ForwardTile(args, sizes, tile, unit, scratch).run();
+}
+
+const char* instruction_set() {
+  return hwy::TargetName(HWY_TARGET);
+}
+int lanes() {
+  return kLanes;
+}
+
+}  // namespace rotunda::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace rotunda::cpu {
+
+HWY_EXPORT(forward_tile);
+HWY_EXPORT(instruction_set);
+HWY_EXPORT(lanes);
+
+void forward_tile(const ForwardArgs& args, const TileSizes& sizes, const QueryTile& tile, const HeadUnit& unit,
+                  const ForwardScratch& scratch) {
+  HWY_DYNAMIC_DISPATCH(forward_tile)(args, sizes, tile, unit, scratch);
+}
+
+std::string instruction_set() {
+  return fmt::format("{}, {} lanes", HWY_DYNAMIC_DISPATCH(instruction_set)(), HWY_DYNAMIC_DISPATCH(lanes)());
+}
+
+}  // namespace rotunda::cpu
+#endif
