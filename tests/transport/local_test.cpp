@@ -3,10 +3,12 @@
 namespace rotunda::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Local, TransportSuite,
-                         ::testing::Combine(::testing::Values(TransportCase{"local", make_local_group}),
-                                            ::testing::Range(1, 9)),
+const TransportCase kLocal{"local", make_local_group};
+
+INSTANTIATE_TEST_SUITE_P(Local, TransportSuite, ::testing::Combine(::testing::Values(kLocal), ::testing::Range(1, 9)),
                          suite_name);
+INSTANTIATE_TEST_SUITE_P(Local, TransportFailureSuite,
+                         ::testing::Combine(::testing::Values(kLocal), ::testing::Values(2, 3, 5, 8)), suite_name);
 
 TEST(LocalGroup, NeedsARank) {
   EXPECT_THROW((void)make_local_group(0), Error);
