@@ -1,6 +1,7 @@
 # Options, and the compiler flags that every target of the project shares.
 option(ROTUNDA_TESTS "Build the tests and the examples" ON)
 option(ROTUNDA_WERROR "Treat warnings as errors (for compilers that the project is tested with)" OFF)
+option(ROTUNDA_BENCH "Build the micro-benchmarks (Google Benchmark)" OFF)
 option(ROTUNDA_FUZZ "Build the fuzz targets (clang only)" OFF)
 option(ROTUNDA_CUDA "Build the CUDA kernels" OFF)
 set(ROTUNDA_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: address,undefined or thread")

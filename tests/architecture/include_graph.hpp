@@ -2,11 +2,9 @@
 #pragma once
 
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include "architecture/tree.hpp"
 
@@ -17,13 +15,15 @@ using Allowed = std::map<std::string, std::set<std::string>>;
 
 /// Reads the rotunda_library(FOLDER USES …) lines of a CMakeLists.txt.
 inline Allowed allowed_includes(const std::string& cmake) {
-  static const std::regex call(R"(rotunda_library\((\w+)([^)]*)\))");
+  static const std::string call = "rotunda_library(";
   Allowed allowed;
-  for (std::sregex_iterator at(cmake.begin(), cmake.end(), call), end; at != end; ++at) {
-    std::set<std::string>& folders = allowed[(*at)[1]];
-    folders.insert((*at)[1]);
+  for (std::size_t at = cmake.find(call); at != std::string::npos; at = cmake.find(call, at + 1)) {
+    const std::size_t begin = at + call.size();
+    std::istringstream words(cmake.substr(begin, cmake.find(')', begin) - begin));
+    std::string folder;
+    words >> folder;
+    std::set<std::string> folders = {folder};
     bool uses = false;
-    std::istringstream words((*at)[2]);
     for (std::string word; words >> word;) {
       if (word == "USES" || word == "LINK") {
         uses = word == "USES";
@@ -32,15 +32,19 @@ inline Allowed allowed_includes(const std::string& cmake) {
         folders.insert(allowed[word].begin(), allowed[word].end());
       }
     }
+    allowed[folder] = folders;
   }
   return allowed;
 }
 
 /// The path of an #include "…" line, or "".
 inline std::string quoted_include(const std::string& line) {
-  static const std::regex include(R"(^\s*#\s*include\s*"([^"]+)\")");
-  std::smatch match;
-  return std::regex_search(line, match, include) ? match[1].str() : "";
+  std::string compact;
+  for (const char c : line)
+    if (c != ' ' && c != '\t') compact += c;
+  static const std::string start = "#include\"";
+  if (!compact.starts_with(start)) return "";
+  return compact.substr(start.size(), compact.find('"', start.size()) - start.size());
 }
 
 /// Why a file of src/FOLDER may not include `path`, or "". Public headers are open to all; the command line sees them,
