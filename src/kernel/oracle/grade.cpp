@@ -104,7 +104,7 @@ std::vector<Grade> grade(const Problem& problem, const OracleResult& want, const
     check(name, exact.*tensor, view);
     grades.push_back(grade_sums(name, problem.dtype, exact.*tensor, naive.*tensor, terms, view));
   };
-  sums("out", &Answers::out, 0, got.out);
+  sums("out", &Answers::out, floors.out, got.out);
   logits("lse", exact.lse, got.lse);
   logits("max_logit", exact.max_logit, got.max_logit);
   sums("dq", &Answers::dq, floors.dq, got.dq);

@@ -41,6 +41,16 @@ double largest(const Real* values, std::int64_t count) {
   return most;
 }
 
+double square(double x) {
+  return x * x;
+}
+
+double rounded(DType dtype, double x) {
+  return dispatch_dtype(dtype, [&](auto element) {
+    return static_cast<double>(static_cast<float>(decltype(element)(static_cast<float>(x))));
+  });
+}
+
 /// log(exp(a) + exp(b))
 double log_add(double a, double b) {
   const double top = std::max(a, b);
@@ -85,7 +95,10 @@ Group<Arithmetic>::Group(const GroupTask& task, Answers& answers) : task_(task),
   k_.load(task_.tensors.k, task_.b, task_.kv_head);
   v_.load(task_.tensors.v, task_.b, task_.kv_head);
   any_sick_ = k_.any_sick || v_.any_sick;
-  for (std::int64_t key = 0; key < p.s_k; ++key) largest_k_ = std::max(largest_k_, largest(k_.rows.row(key), p.d));
+  for (std::int64_t key = 0; key < p.s_k; ++key) {
+    largest_k_ = std::max(largest_k_, largest(k_.rows.row(key), p.d));
+    largest_v_ = std::max(largest_v_, largest(v_.rows.row(key), p.d_v));
+  }
   members_.resize(static_cast<std::size_t>(task_.heads()));
   const auto rows = static_cast<std::size_t>(p.s_q);
   for (int member = 0; member < task_.heads(); ++member) {
@@ -97,6 +110,7 @@ Group<Arithmetic>::Group(const GroupTask& task, Answers& answers) : task_(task),
     one.top.assign(rows, kMinusInfinity);
     one.delta.assign(rows, 0);
     one.delta_spread.assign(rows, 0);
+    one.noise.assign(rows, {});
     one.hurt.assign(rows, 0);
     one.hurt_gradients.assign(rows, 0);
   }
@@ -122,7 +136,8 @@ void Group<Arithmetic>::row_block(int member, Range rows, BlockScratch<Real>& x,
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     for (std::int64_t j = 0; j < p.d_v; ++j) x.out.row(i)[j] = Arithmetic::round(x.out.row(i)[j]);
   }
-  if (p.grad) row_gradients(one, rows, runs, x, floors);
+  if (p.grad) row_gradients(one, rows, runs, x);
+  if (Arithmetic::kIsExact) row_noise(one, rows, runs, x, floors);
   if (any_sick_) find_hurt(one, runs);
   write_rows(member, rows, x);
 }
@@ -157,30 +172,20 @@ void Group<Arithmetic>::softmax(Member& one, double sink, Range rows, const Runs
 
 /// dP = dout·Vᵀ, delta = rowsum(dout∘out), dS = P∘(dP - delta), dq = scale·dS·K.
 template <class Arithmetic>
-void Group<Arithmetic>::row_gradients(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x,
-                                      ErrorFloors& floors) {
+void Group<Arithmetic>::row_gradients(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x) {
   const Problem& p = task_.problem;
   x.dp.resize(rows.size(), runs.keys.size());
   add_product(one.dout.rows, rows, v_.transposed, runs.keys.begin, x.dp);
   for (std::int64_t i = 0; i < rows.size(); ++i) {
-    const auto row = static_cast<std::size_t>(rows.begin + i);
     const Real* dout = one.dout.rows.row(rows.begin + i);
-    double sum = 0, sum_of_sizes = 0, sum_of_squares = 0;
+    double sum = 0, squares = 0;
     for (std::int64_t j = 0; j < p.d_v; ++j) {
       const double term = static_cast<double>(dout[j]) * static_cast<double>(x.out.row(i)[j]);
       sum += term;
-      sum_of_sizes += std::abs(term);
-      sum_of_squares += term * term;
+      squares += term * term;
     }
-    one.delta[row] = sum;
-    one.delta_spread[row] = std::sqrt(sum_of_squares);
-    // dP - delta cancels two sums of such terms; P inherits the rounding of lse.
-    const double noise = kFp32Rounding * p.scale * sum_of_sizes;
-    floors.dq = std::max(floors.dq, noise * largest_k_);
-    floors.dk = std::max(floors.dk, noise * largest(one.q.rows.row(rows.begin + i), p.d));
-    if (std::isfinite(one.lse[row])) {
-      floors.dv = std::max(floors.dv, kFp32Rounding * std::max(1.0, std::abs(one.lse[row])) * largest(dout, p.d_v));
-    }
+    one.delta[static_cast<std::size_t>(rows.begin + i)] = sum;
+    one.delta_spread[static_cast<std::size_t>(rows.begin + i)] = std::sqrt(squares);
   }
   x.ds.resize(rows.size(), runs.keys.size());
   for (const Run& run : runs.list) {
@@ -196,6 +201,60 @@ void Group<Arithmetic>::row_gradients(Member& one, Range rows, const Runs& runs,
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     for (std::int64_t j = 0; j < p.d; ++j) x.dq.row(i)[j] = Arithmetic::round(x.dq.row(i)[j] * scale);
   }
+}
+
+/// Roundings that every algorithm has which keeps out in the dtype, and sums, logits and lse in fp32. A logit off by
+/// from_logit = 2·2^-24·|lse| (a dot product, a product, a difference) changes P_j by P_j·from_logit; out by P_j·(v_j -
+/// out) of that; dq by dS_j·k_j of that.
+template <class Arithmetic>
+void Group<Arithmetic>::row_noise(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x,
+                                  ErrorFloors& floors) {
+  std::vector<double> p_variance(static_cast<std::size_t>(rows.size()), 0.0);
+  std::vector<double> ds_variance(static_cast<std::size_t>(rows.size()), 0.0);
+  for (const Run& run : runs.list) {
+    const std::int64_t i = run.row - rows.begin;
+    for (std::int64_t j = run.begin - runs.keys.begin; j < run.end - runs.keys.begin; ++j) {
+      const auto p = static_cast<double>(x.p.row(i)[j]);
+      p_variance[static_cast<std::size_t>(i)] += square(p * (1 - p));
+      if (task_.problem.grad) ds_variance[static_cast<std::size_t>(i)] += square(x.ds.row(i)[j]);
+    }
+  }
+  if (task_.problem.grad) {
+    x.mean_k.resize(rows.size(), task_.problem.d);
+    add_product(x.p, k_.rows, runs.keys, x.mean_k);
+  }
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t row = rows.begin + i;
+    const double lse = one.lse[static_cast<std::size_t>(row)];
+    if (!std::isfinite(lse)) continue;
+    const double from_logit = 2 * kFp32Rounding * std::max(1.0, std::abs(lse));
+    const double p_deviation = std::sqrt(p_variance[static_cast<std::size_t>(i)]);
+    floors.out = std::max(floors.out, from_logit * largest_v_ * p_deviation);
+    if (!task_.problem.grad) continue;
+    const double from_ds = from_logit * largest_k_ * std::sqrt(ds_variance[static_cast<std::size_t>(i)]);
+    const double from_delta = gradient_noise(one, row, from_logit, x.out.row(i), x.mean_k.row(i));
+    floors.dq = std::max(floors.dq, from_delta + task_.problem.scale * from_ds);
+  }
+}
+
+/// Sets the row's noise for dk and dv; returns what it does to dq beside the logits. dP - delta cancels two fp32 sums,
+/// and delta is made from the rounded out. mean_k = Σ P_j·k_j.
+template <class Arithmetic>
+double Group<Arithmetic>::gradient_noise(Member& one, std::int64_t row, double from_logit, const Real* out,
+                                         const Real* mean_k) {
+  const Problem& p = task_.problem;
+  const Real* dout = one.dout.rows.row(row);
+  double cancelled = 0, from_out = 0;
+  for (std::int64_t j = 0; j < p.d_v; ++j) {
+    const auto exact = static_cast<double>(out[j]);
+    cancelled += kFp32Rounding * std::abs(static_cast<double>(dout[j]) * exact);
+    from_out += static_cast<double>(dout[j]) * (rounded(p.dtype, exact) - exact);
+  }
+  from_out = std::abs(from_out);
+  const double largest_q = largest(one.q.rows.row(row), p.d);
+  one.noise[static_cast<std::size_t>(row)] = {p.scale * largest_q * (cancelled + from_out),
+                                              p.scale * largest_q * from_logit, from_logit * largest(dout, p.d_v)};
+  return p.scale * (cancelled * largest_k_ + from_out * largest(mean_k, p.d));
 }
 
 template <class Arithmetic>
@@ -252,11 +311,13 @@ void Group<Arithmetic>::finish_heads(ErrorFloors& floors) {
 }
 
 template <class Arithmetic>
-void Group<Arithmetic>::key_block(Range keys, BlockScratch<Real>& x) {
+void Group<Arithmetic>::key_block(Range keys, BlockScratch<Real>& x, ErrorFloors& floors) {
   const Problem& p = task_.problem;
   const Runs runs = find_runs(task_.slices, {0, p.s_q}, keys);
   x.dk.resize(keys.size(), p.d);
   x.dv.resize(keys.size(), p.d_v);
+  x.dk_variance.assign(static_cast<std::size_t>(keys.size()), 0);
+  x.dv_variance.assign(static_cast<std::size_t>(keys.size()), 0);
   std::vector<char> hurt(static_cast<std::size_t>(keys.size()), 0);
   for (Member& one : members_) {
     add_member_to_keys(one, keys, runs, x);
@@ -266,6 +327,8 @@ void Group<Arithmetic>::key_block(Range keys, BlockScratch<Real>& x) {
       std::fill(hurt.begin() + (run.begin - keys.begin), hurt.begin() + (run.end - keys.begin), 1);
     }
   }
+  for (const double variance : x.dk_variance) floors.dk = std::max(floors.dk, std::sqrt(variance));
+  for (const double variance : x.dv_variance) floors.dv = std::max(floors.dv, std::sqrt(variance));
   write_keys(keys, x, hurt);
 }
 
@@ -278,12 +341,19 @@ void Group<Arithmetic>::add_member_to_keys(Member& one, Range keys, const Runs& 
   add_product(v_.rows, keys, one.dout.transposed, runs.rows.begin, x.dp);
   for (const Run& run : runs.list) {
     const std::int64_t i = run.row - runs.rows.begin;
-    const double lse = one.lse[static_cast<std::size_t>(run.row)];
-    const auto delta = static_cast<Real>(one.delta[static_cast<std::size_t>(run.row)]);
+    const auto row = static_cast<std::size_t>(run.row);
+    const double lse = one.lse[row];
+    const auto delta = static_cast<Real>(one.delta[row]);
     for (std::int64_t j = run.begin - keys.begin; j < run.end - keys.begin; ++j) {
       const Real p = Arithmetic::round(weight(Arithmetic::round(x.s.row(j)[i] * scale), lse));
       x.p.row(j)[i] = p;
-      x.ds.row(j)[i] = Arithmetic::round(p * (Arithmetic::round(x.dp.row(j)[i]) - delta));
+      const Real ds = Arithmetic::round(p * (Arithmetic::round(x.dp.row(j)[i]) - delta));
+      x.ds.row(j)[i] = ds;
+      if constexpr (Arithmetic::kIsExact) {
+        const Noise& noise = one.noise[row];
+        x.dk_variance[static_cast<std::size_t>(j)] += square(p * noise.dk_per_p) + square(ds * noise.dk_per_ds);
+        x.dv_variance[static_cast<std::size_t>(j)] += square(p * noise.dv_per_p);
+      }
     }
   }
   add_product(x.p, one.dout.rows, runs.rows, x.dv);

@@ -27,7 +27,8 @@ struct HeadMatrix {
 /// What a block needs besides inputs; one a worker, reused.
 template <class Real>
 struct BlockScratch {
-  Matrix<Real> s, p, dp, ds, out, dq, dk, dv;
+  Matrix<Real> s, p, dp, ds, out, dq, dk, dv, mean_k;
+  std::vector<double> dk_variance, dv_variance;  ///< by key: sums over rows of squared errors
 };
 
 /// Where a group's answers go and what all groups share.
@@ -56,21 +57,30 @@ class Group {
   void row_block(int member, Range rows, BlockScratch<Real>& x, ErrorFloors& floors);
   /// max_logit, dsink and their floor, after all row blocks.
   void finish_heads(ErrorFloors& floors);
-  /// dk, dv of keys.
-  void key_block(Range keys, BlockScratch<Real>& x);
+  /// dk, dv of keys, and their floors.
+  void key_block(Range keys, BlockScratch<Real>& x, ErrorFloors& floors);
 
  private:
+  /// What a query row's roundings do to a term of dk or dv: error per unit of P and per unit of dS.
+  struct Noise {
+    double dk_per_p = 0, dk_per_ds = 0, dv_per_p = 0;
+  };
+
   struct Member {
     HeadMatrix<Real> q, dout;
     std::vector<double> lse, delta, top;     ///< by row
     std::vector<double> delta_spread;        ///< by row: sqrt(Σ (dout·out)²)
+    std::vector<Noise> noise;                ///< by row
     std::vector<char> hurt, hurt_gradients;  ///< by row: depends on something sick
   };
 
   [[nodiscard]] bool has_sink() const { return task_.problem.sink != Sink::none; }
   [[nodiscard]] double sink(int member) const;
   void softmax(Member& one, double sink, Range rows, const Runs& runs, BlockScratch<Real>& x);
-  void row_gradients(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x, ErrorFloors& floors);
+  void row_gradients(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x);
+  void row_noise(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x, ErrorFloors& floors);
+  [[nodiscard]] double gradient_noise(Member& one, std::int64_t row, double from_logit, const Real* out,
+                                      const Real* mean_k);
   void find_hurt(Member& one, const Runs& runs);
   void write_rows(int member, Range rows, const BlockScratch<Real>& x);
   void add_member_to_keys(Member& one, Range keys, const Runs& runs, BlockScratch<Real>& x);
@@ -81,7 +91,7 @@ class Group {
   HeadMatrix<Real> k_, v_;
   std::vector<Member> members_;
   bool any_sick_ = false;
-  double largest_k_ = 0;
+  double largest_k_ = 0, largest_v_ = 0;
 };
 
 }  // namespace rotunda::oracle_detail

@@ -61,7 +61,8 @@ Answers empty_answers(const Problem& p) {
 }
 
 ErrorFloors larger(const ErrorFloors& a, const ErrorFloors& b) {
-  return {std::max(a.dq, b.dq), std::max(a.dk, b.dk), std::max(a.dv, b.dv), std::max(a.dsink, b.dsink)};
+  return {std::max(a.out, b.out), std::max(a.dq, b.dq), std::max(a.dk, b.dk), std::max(a.dv, b.dv),
+          std::max(a.dsink, b.dsink)};
 }
 
 /// All groups of a problem in one arithmetic.
@@ -92,7 +93,8 @@ ErrorFloors solve(const Problem& p, const Tensors& tensors, ThreadPool& pool, Pr
       group.finish_heads(floors[0]);
       if (!p.grad) continue;
       pool.parallel(blocks(p.s_k), [&](std::int64_t i, int worker) {
-        group.key_block(block_range(i, p.s_k), scratch[static_cast<std::size_t>(worker)]);
+        const auto w = static_cast<std::size_t>(worker);
+        group.key_block(block_range(i, p.s_k), scratch[w], floors[w]);
         progress.step();
       });
     }
