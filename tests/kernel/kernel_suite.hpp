@@ -1,0 +1,22 @@
+// The suite that every kernel passes. A kernel of kernels() joins by being there (suite_test.cpp); another one with
+//   INSTANTIATE_TEST_SUITE_P(mine, KernelSuite, ::testing::Values(&my_kernel()), kernel_test_name);
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernel/kernel.hpp"
+
+namespace rotunda {
+
+class KernelSuite : public ::testing::TestWithParam<const Kernel*> {
+ protected:
+  [[nodiscard]] static const Kernel& kernel() { return *GetParam(); }
+};
+
+[[nodiscard]] inline std::string kernel_test_name(const ::testing::TestParamInfo<const Kernel*>& info) {
+  return info.param->name();
+}
+
+}  // namespace rotunda
