@@ -84,7 +84,8 @@ struct Problem {
   [[nodiscard]] std::int64_t batches() const { return layout == Layout::thd ? 1 : b; }
 };
 
-/// Fills in defaults (h_kv, d_v, s_k, cu_k, used_*, scale; a causal mask pins window.right to 0) and validates.
+/// Fills in defaults (h_kv, d_v, s_k, cu_k, used_*, scale; a causal mask pins window.right to 0) and validates. One
+/// problem has one form: full lens_q, lens_k become empty; thd with slices has cu_q, cu_k = [0, rows] and no used_*.
 /// Idempotent. @throws Error bad_input naming the key, the value and what is allowed.
 void normalize(Problem& problem);
 

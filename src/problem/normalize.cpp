@@ -15,6 +15,10 @@ using List = std::vector<std::int64_t>;
 
 constexpr int kMaxHeadDim = 512;
 
+std::string shown(const List& list) {
+  return printable(fmt::format("{}", fmt::join(list, ",")));
+}
+
 void check_heads(Problem& p) {
   if (p.h_kv == 0) p.h_kv = p.h_q;
   if (p.d_v == 0) p.d_v = p.d;
@@ -48,7 +52,7 @@ void check_mask(Problem& p) {
 void check_lens(std::string_view key, List& lens, std::int64_t b, std::int64_t rows) {
   if (lens.empty()) return;
   if (static_cast<std::int64_t>(lens.size()) != b) {
-    reject(key, fmt::format("{}", fmt::join(lens, ",")), fmt::format("{} lengths for b={}", lens.size(), b));
+    reject(key, shown(lens), fmt::format("{} lengths for b={}", lens.size(), b));
   }
   for (const std::int64_t len : lens) {
     if (len < 0 || len > rows) reject(key, len, fmt::format("a length here is from 0 to {} rows", rows));
@@ -60,7 +64,7 @@ void check_lens(std::string_view key, List& lens, std::int64_t b, std::int64_t r
 void check_dense(Problem& p) {
   for (const auto& [key, list] :
        {std::pair{"cu_q", &p.cu_q}, {"cu_k", &p.cu_k}, {"used_q", &p.used_q}, {"used_k", &p.used_k}}) {
-    if (!list->empty()) reject(key, fmt::format("{}", fmt::join(*list, ",")), "only for layout=thd");
+    if (!list->empty()) reject(key, shown(*list), "only for layout=thd");
   }
   if (p.s_k == -1) p.s_k = p.s_q;
   if (p.b < 0) reject("b", p.b);
@@ -81,8 +85,7 @@ void check_offsets(std::string_view key, const List& offsets) {
 void check_used(std::string_view key, const List& used, const List& offsets) {
   const std::size_t count = offsets.size() - 1;
   if (used.size() != count) {
-    reject(key, fmt::format("{}", fmt::join(used, ",")),
-           fmt::format("{} lengths for {} sequences", used.size(), count));
+    reject(key, shown(used), fmt::format("{} lengths for {} sequences", used.size(), count));
   }
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t rows = offsets[i + 1] - offsets[i];
@@ -92,8 +95,8 @@ void check_used(std::string_view key, const List& used, const List& offsets) {
 }
 
 void check_packed(Problem& p) {
-  if (!p.lens_q.empty()) reject("lens_q", fmt::format("{}", fmt::join(p.lens_q, ",")), "layout=thd takes used_q");
-  if (!p.lens_k.empty()) reject("lens_k", fmt::format("{}", fmt::join(p.lens_k, ",")), "layout=thd takes used_k");
+  if (!p.lens_q.empty()) reject("lens_q", shown(p.lens_q), "layout=thd takes used_q");
+  if (!p.lens_k.empty()) reject("lens_k", shown(p.lens_k), "layout=thd takes used_k");
   if (p.cu_q.empty()) fail(ErrorKind::bad_input, "problem: layout=thd needs cu_q: {}", find_key("cu_q")->allowed);
   check_offsets("cu_q", p.cu_q);
   if (p.cu_k.empty()) {
@@ -111,8 +114,7 @@ void check_packed(Problem& p) {
   }
   p.b = static_cast<std::int64_t>(p.cu_q.size()) - 1;
   if (p.cu_k.size() != p.cu_q.size()) {
-    reject("cu_k", fmt::format("{}", fmt::join(p.cu_k, ",")),
-           fmt::format("{} offsets where cu_q has {}", p.cu_k.size(), p.cu_q.size()));
+    reject("cu_k", shown(p.cu_k), fmt::format("{} offsets where cu_q has {}", p.cu_k.size(), p.cu_q.size()));
   }
   if (p.used_q.empty()) p.used_q = full_lengths(p.cu_q);
   if (p.used_k.empty()) p.used_k = full_lengths(p.cu_k);

@@ -104,7 +104,7 @@ void check_names(const std::vector<Entry>& entries) {
 }
 
 std::string_view instead_in_thd(std::string_view key) {
-  if (key == "b") return "layout=thd counts its sequences by cu_q, which says the same";
+  if (key == "b") return "layout=thd takes the number of sequences from cu_q";
   if (key == "s_q" || key == "s_k") return "layout=thd has its lengths in cu_q and cu_k";
   return "layout=thd has its visible lengths in used_q and used_k";
 }

@@ -16,18 +16,10 @@ struct Sequence {
   std::int64_t k_begin = 0, k_len = 0;
 };
 
-std::vector<Sequence> sequences(const Problem& p) {
-  std::vector<Sequence> result;
-  result.reserve(static_cast<std::size_t>(p.b));
-  for (std::int64_t i = 0; i < p.b; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    if (p.layout == Layout::thd) {
-      result.push_back({0, p.cu_q[at], p.used_q[at], p.cu_k[at], p.used_k[at]});
-    } else {
-      result.push_back({i, 0, p.lens_q.empty() ? p.s_q : p.lens_q[at], 0, p.lens_k.empty() ? p.s_k : p.lens_k[at]});
-    }
-  }
-  return result;
+Sequence sequence_of(const Problem& p, std::int64_t entry) {
+  const auto at = static_cast<std::size_t>(entry);
+  if (p.layout == Layout::thd) return {0, p.cu_q[at], p.used_q[at], p.cu_k[at], p.used_k[at]};
+  return {entry, 0, p.lens_q.empty() ? p.s_q : p.lens_q[at], 0, p.lens_k.empty() ? p.s_k : p.lens_k[at]};
 }
 
 void add(std::vector<Slice>& slices, const Slice& slice) {
@@ -92,7 +84,7 @@ std::vector<Slice> mask_slices(const Problem& problem) {
   if (problem.slices) {
     for (const Slice& slice : *problem.slices) add(slices, slice);
   } else if (problem.s_q > 0 && problem.s_k > 0) {
-    for (const Sequence& sequence : sequences(problem)) add_sequence(slices, problem, sequence);
+    for (std::int64_t i = 0; i < problem.b; ++i) add_sequence(slices, problem, sequence_of(problem, i));
   }
   std::stable_sort(slices.begin(), slices.end(), by_row);
   return slices;
@@ -103,7 +95,8 @@ std::vector<RowSpan> real_query_rows(const Problem& problem) {
   if (problem.slices) {
     for (const Slice& slice : *problem.slices) spans.push_back({slice.batch, slice.q_begin, slice.q_len});
   } else if (problem.s_q > 0) {
-    for (const Sequence& sequence : sequences(problem)) {
+    for (std::int64_t i = 0; i < problem.b; ++i) {
+      const Sequence sequence = sequence_of(problem, i);
       spans.push_back({sequence.batch, sequence.q_begin, sequence.q_len});
     }
   }

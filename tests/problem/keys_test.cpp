@@ -48,14 +48,30 @@ TEST(Keys, TheClosestIsFoundWhereItLooksLikeASlip) {
   EXPECT_EQ(closest_key(std::string(100000, 'q')), "");
 }
 
-TEST(Keys, AreAllDescribedInTheManual) {
+std::string manual() {
   std::ifstream file(ROTUNDA_SOURCE_DIR "/docs/problem.md");
   std::stringstream text;
   text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Keys, AreAllDescribedInTheManual) {
+  const std::string text = manual();
   for (const Key& key : problem_keys()) {
-    EXPECT_NE(text.str().find("`" + std::string(key.name) + "`"), std::string::npos)
-        << key.name << " is not in docs/problem.md";
+    EXPECT_NE(text.find("| `" + std::string(key.name) + "` |"), std::string::npos) << key.name << " has no row";
   }
+}
+
+TEST(Keys, TheManualsExamplesParse) {
+  const std::string text = manual();
+  int examples = 0;
+  for (std::size_t begin = text.find("\n| `"); begin != std::string::npos; begin = text.find("\n| `", begin + 1)) {
+    const std::string span = text.substr(begin + 4, text.find('`', begin + 4) - begin - 4);
+    if (span.find("h_q=") == std::string::npos) continue;
+    ++examples;
+    EXPECT_NO_THROW((void)parse_problem(span)) << span;
+  }
+  EXPECT_GE(examples, 8);
 }
 
 }  // namespace

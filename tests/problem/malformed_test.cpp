@@ -168,7 +168,7 @@ std::vector<Malformed> lists() {
 std::vector<Malformed> contradictions() {
   return {
       {dense("mask=causal_bottom_right align=top_left"), "align=top_left: contradicts mask=causal_bottom_right"},
-      {packed("cu_q=0,5 b=1"), "b=1: layout=thd counts its sequences by cu_q"},
+      {packed("cu_q=0,5 b=1"), "b=1: layout=thd takes the number of sequences from cu_q"},
       {packed("cu_q=0,5 s_q=5"), "s_q=5: layout=thd has its lengths in cu_q and cu_k"},
       {packed("cu_q=0,5 s_k=5"), "s_k=5"},
       {packed("cu_q=0,5 lens_q=5"), "lens_q=5: layout=thd has its visible lengths in used_q"},
