@@ -16,8 +16,8 @@ using nlohmann::json;
 /// Round figures for orientation; a file with measured ones is better.
 const std::vector<Machine>& known() {
   static const std::vector<Machine> machines{
-      {"cpu", 5e10, 4e9, 5e-6},
-      {"h200_nvlink", 6e14, 3.4e11, 1e-5},
+      {"cpu", 5e10, 4e9, 5e-6, false},
+      {"h200_nvlink", 6e14, 3.4e11, 1e-5, true},
   };
   return machines;
 }
@@ -34,7 +34,8 @@ double positive(const json& object, const char* key, const std::string& file) {
 Machine from_file(const std::string& file) {
   const json object = json::parse(read_text(file), nullptr, false);
   if (!object.is_object()) fail(ErrorKind::bad_input, "{} holds no JSON object that describes a cluster", file);
-  static const std::vector<std::string> keys{"name", "flops_per_second", "bytes_per_second", "seconds_per_message"};
+  static const std::vector<std::string> keys{"name", "flops_per_second", "bytes_per_second", "seconds_per_message",
+                                             "overlaps"};
   for (const auto& [key, value] : object.items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       fail(ErrorKind::bad_input, "{}: unknown key {}, allowed are {}{}", file, key, fmt::join(keys, ", "),
@@ -46,6 +47,12 @@ Machine from_file(const std::string& file) {
   machine.flops_per_second = positive(object, "flops_per_second", file);
   machine.bytes_per_second = positive(object, "bytes_per_second", file);
   machine.seconds_per_message = positive(object, "seconds_per_message", file);
+  if (object.contains("overlaps")) {
+    if (!object["overlaps"].is_boolean()) {
+      fail(ErrorKind::bad_input, "{}: overlaps is {}, allowed are true and false", file, object["overlaps"].dump());
+    }
+    machine.overlaps = object["overlaps"].get<bool>();
+  }
   return machine;
 }
 
@@ -66,7 +73,8 @@ Machine find_cluster(const std::string& name_or_file) {
 
 const char* cluster_help() {
   return "Predict times too: cpu, h200_nvlink, or a JSON file {\"name\", \"flops_per_second\" (of a rank's attention), "
-         "\"bytes_per_second\" (of a rank's link, each way), \"seconds_per_message\"}";
+         "\"bytes_per_second\" (of a rank's link, each way), \"seconds_per_message\", \"overlaps\" (false: "
+         "exchanges take the time of attention, as on CPUs)}";
 }
 
 }  // namespace rotunda::cli

@@ -5,7 +5,6 @@
 
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
-#include "cli/terminal.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -54,7 +53,6 @@ int main_program(const std::vector<std::string>& arguments) {
       return 0;
     }
     parsed.options->command_line = command_line(arguments);
-    (void)log_level();  // a wrong ROTUNDA_LOG is told before any work
     return dispatch(*parsed.options);
   } catch (const Error& error) {
     return report(error.kind(), error.what());

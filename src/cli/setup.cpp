@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/fail.hpp"
-#include "cli/terminal.hpp"
-
 namespace rotunda::cli {
 
 int cores() {
@@ -25,12 +22,6 @@ SessionSetup session_setup(const Options& options, const Problem& problem) {
   setup.timeout = options.timeout;
   setup.tracing = !options.trace.empty();
   if (setup.options.threads == 0) setup.options.threads = std::max(1, cores() / setup.ranks);
-  // Planned here first: what is not supported is told before any thread starts.
-  const auto plan = make_plan(problem, setup.options, 0, setup.ranks);
-  log(LogLevel::info, fmt::format("plan: {} on {} ranks for [{}]", plan->summary(), plan->ranks, to_text(problem)));
-  for (const Refusal& refusal : plan->refusals) {
-    log(LogLevel::debug, fmt::format("not {}: {}", refusal.what, refusal.reason));
-  }
   return setup;
 }
 

@@ -7,8 +7,7 @@
 namespace rotunda::cli {
 
 /// The session that the common options describe for a problem; tracing where --trace was given. Threads that were not
-/// given are the cores shared among the ranks. The chosen plan is logged at level info.
-/// @throws Error bad_input, unsupported (with every reason)
+/// given are the cores shared among the ranks.
 [[nodiscard]] SessionSetup session_setup(const Options& options, const Problem& problem);
 
 /// Cores that this process may use.

@@ -2,15 +2,12 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
-#include "base/fail.hpp"
+#include <fmt/format.h>
 
 namespace rotunda::cli {
 
@@ -18,20 +15,6 @@ void print(const Options& options, const std::string& text) {
   if (options.quiet) return;
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
-}
-
-LogLevel log_level() {
-  constexpr std::array<std::string_view, 4> names{"error", "warn", "info", "debug"};
-  const char* value = std::getenv("ROTUNDA_LOG");
-  if (value == nullptr || *value == '\0') return LogLevel::warn;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == value) return static_cast<LogLevel>(i);
-  }
-  fail(ErrorKind::bad_input, "ROTUNDA_LOG is '{}', allowed are error, warn, info, debug", value);
-}
-
-void log(LogLevel level, const std::string& line) {
-  if (level <= log_level()) fmt::print(stderr, "rotunda: {}\n", line);
 }
 
 struct Progress::State {

@@ -1,4 +1,4 @@
-// What goes to the terminal: results, progress, log lines.
+// What goes to the terminal: results and progress.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,6 @@ namespace rotunda::cli {
 
 /// Results, to standard output; nothing with --quiet.
 void print(const Options& options, const std::string& text);
-
-/// Verbosity of ROTUNDA_LOG.
-enum class LogLevel { error, warn, info, debug };
-/// @throws Error bad_input where the variable holds anything else
-[[nodiscard]] LogLevel log_level();
-/// A line on standard error, if ROTUNDA_LOG asks for its level.
-void log(LogLevel level, const std::string& line);
 
 /// A line of progress on standard error while it lives: on a terminal only, and not with --quiet. Thread-safe.
 class Progress {

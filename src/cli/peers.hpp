@@ -1,0 +1,35 @@
+// Peers: other people's attention, timed by programs in bench/peers.
+//
+// A peer is called as `NAME --problem TEXT --repeat N --threads N` and prints one JSON line {"fwd_ms", "bwd_ms",
+// "both_ms", "versions": {…}}, times null where it has none; a failure is told on its standard error.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "cli/record.hpp"
+
+namespace rotunda::cli {
+
+struct PeerResult {
+  Times times;  ///< seconds, 0 where there is none
+  std::map<std::string, std::string> versions;
+};
+
+/// Refuses names that are neither ideal, ideal_same_kernel, nor a peer. @throws Error bad_input for an unknown one,
+/// unsupported for one that the project knows but this copy has no program for
+void check_baseline(const std::string& name);
+
+[[nodiscard]] inline bool is_peer(const std::string& name) {
+  return name != "ideal" && name != "ideal_same_kernel";
+}
+
+/// Runs a peer; Python scripts with `python`, where it is given. @throws Error unsupported with what the peer said
+[[nodiscard]] PeerResult run_peer(const std::string& name, const std::string& python, const std::string& problem,
+                                  int repeat, int threads);
+
+/// The same for a program at `path`.
+[[nodiscard]] PeerResult run_peer_at(const std::string& path, const std::string& python, const std::string& problem,
+                                     int repeat, int threads);
+
+}  // namespace rotunda::cli
