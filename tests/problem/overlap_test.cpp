@@ -92,6 +92,15 @@ TEST(FindOverlap, BandsOfOneRectangle) {
   EXPECT_FALSE(find_overlap({below, elsewhere}));
 }
 
+TEST(FindOverlap, NeighboursAfterOneBetweenThemEnds) {
+  const Slice causal{0, 0, 8, 0, 8, 0, 0, kInfinity, 0};
+  const Slice between{0, 0, 2, 2, 1, 0, 0, kInfinity, kInfinity};
+  const Slice meets_row_4{0, 0, 8, 4, 2, 0, 0, kInfinity, kInfinity};
+  EXPECT_EQ(find_overlap({causal, between, meets_row_4}), std::pair(std::size_t{0}, std::size_t{2}));
+  EXPECT_FALSE(find_overlap({causal, between}));
+  EXPECT_FALSE(find_overlap({between, meets_row_4}));
+}
+
 TEST(FindOverlap, IsFastForManySlices) {
   // One band of rows with 100 000 blocks of keys, in an order that helps nobody: comparing every two would take hours.
   constexpr std::int64_t kBlocks = 100000;
