@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,6 +18,7 @@ namespace rotunda {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+const float kFullNaN = std::bit_cast<float>(0xffffffffU);  // every payload bit set
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// A dense tensor [batch, row, head, dim] of any dtype with its memory. `gap` elements of NaN follow each row.
@@ -439,7 +441,7 @@ TEST_F(CpuKernelNaN, InAKeyRowReachesRowsThatSeeIt) {
   const Shape s = shape();
   Case clean(s);
   clean.run();
-  for (const float poison : {kNaN, std::numeric_limits<float>::infinity()}) {
+  for (const float poison : {kNaN, kFullNaN, std::numeric_limits<float>::infinity()}) {
     for (const std::int64_t key : {0, 20, 49, 60, 140, 180, 255}) {
       for (const bool in_v : {false, true}) {
         SCOPED_TRACE(testing::Message() << "key " << key << (in_v ? " of v" : " of k"));

@@ -49,7 +49,7 @@ class BackwardChunk {
  private:
   /// Rows of K and V that a slice covers; the others are never used.
   void load_keys() {
-    for (int key = 0; key < keys_; ++key) s_.marks.bad_key[key] = s_.marks.bad_value[key] = kUnread;
+    for (int key = 0; key < keys_; ++key) s_.marks.bad_key[key] = kUnread;
     for (const Visit& visit : chunk_.visits) {
       for (const Slice* slice : visit.slices) {
         const Interval keys = intersect(chunk_.keys, {slice->k_begin, slice->k_begin + slice->k_len});
@@ -64,7 +64,6 @@ class BackwardChunk {
     const bool good_key = read_row(args_.k, at, s_.keys + static_cast<std::int64_t>(key) * sizes_.ld_k);
     const bool good_value = read_row(args_.v, at, s_.values + static_cast<std::int64_t>(key) * sizes_.ld_v);
     s_.marks.bad_key[key] = good_key ? 0 : 1;
-    s_.marks.bad_value[key] = good_value ? 0 : 1;
     finite_keys_ = finite_keys_ && good_key && good_value;
   }
 
@@ -187,7 +186,7 @@ class BackwardChunk {
       float* const grad = s_.grad_scores + static_cast<std::int64_t>(key) * s_.ld_s + lane;
       const Vec score = load_floats(prob);
       const Vec x = hn::Add(hn::MulSub(score, high, lse_high), hn::MulSub(score, low, lse_low));
-      Vec p = exp2(hn::Min(hn::Zero(f), x));  // P <= 1 whatever lse's rounding; a NaN stays
+      Vec p = exp2_scaled(hn::Min(hn::Zero(f), x), hn::Set(f, 1.0F));  // P <= 1 whatever lse's rounding; a NaN stays
       Vec ds = hn::Mul(p, hn::Sub(load_floats(grad), delta));
       if constexpr (kMasked) {
         const auto sees = hn::And(alive, lanes_between(lane, s_.marks.first[key], s_.marks.last[key]));
@@ -230,20 +229,17 @@ class BackwardChunk {
   void multiply_avoiding(int rows, int columns, Matrix a, Matrix b, Target c, DepthRanges ranges,
                          const std::uint8_t* bad) {
     if (bad == nullptr) return multiply_ranged<kMajor>(rows, columns, a, b, c, ranges);
-    for (int row = 0; row < rows; ++row) {
-      for (std::int32_t k = ranges.from[row]; k < ranges.to[row]; ++k) {
-        if (bad[k] != 0 && skips(kMajor, row, k)) continue;
-        const float x = kMajor == Major::row ? a.data[row * a.ld + k] : a.data[k * a.ld + row];
-        add_scaled_row(b.data + k * b.ld, columns, x, c.data + row * c.ld);
-      }
-    }
-  }
-
-  /// to += x·from in whole vectors, with the roundings of the micro-kernel.
-  static void add_scaled_row(const float* from, int columns, float x, float* to) {
     const Floats f;
-    for (int i = 0; i < columns; i += kLanes) {
-      hn::StoreU(hn::MulAdd(hn::Set(f, x), load_floats(from + i), load_floats(to + i)), f, to + i);
+    for (int row = 0; row < rows; ++row) {
+      for (int column = 0; column < columns; column += kLanes) {
+        Vec sum = hn::Zero(f);
+        for (std::int32_t k = ranges.from[row]; k < ranges.to[row]; ++k) {
+          if (bad[k] != 0 && skips(kMajor, row, k)) continue;
+          const float x = kMajor == Major::row ? a.data[row * a.ld + k] : a.data[k * a.ld + row];
+          sum = hn::MulAdd(hn::Set(f, x), load_floats(b.data + k * b.ld + column), sum);
+        }
+        finish_sum(sum, c, row * c.ld, column);
+      }
     }
   }
 

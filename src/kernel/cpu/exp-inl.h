@@ -1,4 +1,4 @@
-// 2^x for vectors of floats. Included once per instruction set (no plain guard).
+// Powers of 2 for vectors of floats. Included once per instruction set (no plain guard).
 #if defined(ROTUNDA_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROTUNDA_CPU_EXP_INL_H_
 #undef ROTUNDA_CPU_EXP_INL_H_
@@ -16,14 +16,14 @@ using Floats = hn::ScalableTag<float>;
 using Ints = hn::RebindToSigned<Floats>;
 using Vec = hn::Vec<Floats>;
 
-/// 2^x for x <= 1, about 1 ulp; 0 below 2^-126 and for -inf, exactly 1 at 0, NaN for NaN. x = n + f with n whole and
-/// |f| <= 1/2; 2^f is a minimax polynomial (relative error 2e-9) and n goes into the exponent bits.
-HWY_INLINE Vec exp2(Vec x) {
+/// 2^(x·factor) for x·factor <= 1, about 1 ulp; 0 below 2^-126 and for x = -inf, exactly 1 at 0, NaN for any NaN.
+/// x·factor = n + f with n whole and |f| <= 1/2; 2^f is a minimax polynomial (relative error 2e-9), 2^n is made of
+/// bits.
+HWY_INLINE Vec exp2_scaled(Vec x, Vec factor) {
   const Floats f;
-  const Ints i;
-  const Vec magic = hn::Set(f, 0x1.8p23F);  // adding it leaves round(x) in the low bits
-  const Vec shifted = hn::Add(x, magic);
-  const Vec y = hn::Sub(x, hn::Sub(shifted, magic));
+  constexpr float magic = 0x1.8p23F + 127;  // adding it leaves n + 127, the exponent bits of 2^n, in the low bits
+  const Vec shifted = hn::MulAdd(x, factor, hn::Set(f, magic));
+  const Vec y = hn::MulSub(x, factor, hn::Sub(shifted, hn::Set(f, magic)));
   Vec p = hn::Set(f, 0x1.41fbbcp-13F);
   p = hn::MulAdd(p, y, hn::Set(f, 0x1.5f3e52p-10F));
   p = hn::MulAdd(p, y, hn::Set(f, 0x1.3b2d4cp-7F));
@@ -31,9 +31,8 @@ HWY_INLINE Vec exp2(Vec x) {
   p = hn::MulAdd(p, y, hn::Set(f, 0x1.ebfbdcp-3F));
   p = hn::MulAdd(p, y, hn::Set(f, 0x1.62e430p-1F));
   p = hn::MulAdd(p, y, hn::Set(f, 1.0F));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(i, shifted));
-  const Vec result = hn::BitCast(f, hn::Add(hn::BitCast(i, p), exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(f, -126.0F)), result);
+  const Vec power = hn::BitCast(f, hn::ShiftLeft<23>(hn::BitCast(Ints(), shifted)));
+  return hn::IfThenZeroElse(hn::Lt(shifted, hn::Set(f, magic - 126)), hn::Mul(p, power));
 }
 
 }  // namespace rotunda::cpu::HWY_NAMESPACE

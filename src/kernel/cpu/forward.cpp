@@ -125,7 +125,6 @@ class ForwardTile {
       const bool good_key = read_row(args_.k, at, s_.keys + static_cast<std::int64_t>(key_count_) * sizes_.ld_k);
       const bool good_value = read_row(args_.v, at, s_.values + static_cast<std::int64_t>(key_count_) * sizes_.ld_v);
       finite_keys_ = finite_keys_ && good_key;
-      s_.marks.bad_value[key_count_] = good_value ? 0 : 1;
       finite_values_ = finite_values_ && good_value;
     }
   }
@@ -149,46 +148,27 @@ class ForwardTile {
     softmax_panel(lane, panel, keys, rescale);
     const Target out{acc(lane), kPanel, Start::scaled, rescale};
     if (keys.full || finite_values_) {
-      add_values(keys.from, keys.to, keys.from, out);
+      const float* const v = s_.values + static_cast<std::int64_t>(keys.from) * sizes_.ld_v;
+      multiply<Major::depth>(sizes_.d_v, keys.to - keys.from, {v, sizes_.ld_v}, {s_.scores, kPanel}, out);
     } else {
       add_marked_values(panel, keys, out);
     }
   }
 
-  /// Oᵀ += Vᵀ·Pᵀ over keys [from, to); scores hold P from key `origin` on.
-  void add_values(int from, int to, int origin, const Target& out) {
-    const float* const v = s_.values + static_cast<std::int64_t>(from) * sizes_.ld_v;
-    const float* const p = s_.scores + static_cast<std::int64_t>(from - origin) * kPanel;
-    multiply<Major::depth>(sizes_.d_v, to - from, {v, sizes_.ld_v}, {p, kPanel}, out);
-  }
-
-  /// The same where a row of V is not finite and some lanes must not see it: 0 · NaN would reach them.
-  void add_marked_values(int panel, PanelKeys keys, Target out) {
+  /// Oᵀ = rescale·Oᵀ + Vᵀ·Pᵀ where a row of V is not finite and some lanes must not see it: 0 · NaN would reach them.
+  /// Rounds as the micro-kernel does.
+  void add_marked_values(int panel, PanelKeys keys, const Target& out) {
     const Floats f;
-    for (int c = 0; c < sizes_.d_v * kPanel; c += kLanes) {
-      hn::StoreU(hn::Mul(load_floats(out.data + c), load_floats(out.scale + c % kPanel)), f, out.data + c);
-    }
-    out.start = Start::add;
-    for (int from = keys.from; from < keys.to;) {
-      int to = from;
-      while (to < keys.to && s_.marks.bad_value[to] == 0) ++to;
-      if (to > from) add_values(from, to, keys.from, out);
-      if (to < keys.to) add_bad_value(panel, to, keys.from, out);
-      from = to + 1;
-    }
-  }
-
-  void add_bad_value(int panel, int key, int origin, const Target& out) {
-    const Floats f;
-    const float* const v = s_.values + static_cast<std::int64_t>(key) * sizes_.ld_v;
-    for (int half = 0; half < 2; ++half) {
-      const int lane = half * kLanes;
-      const auto sees = lanes_between(panel * kPanel + lane, s_.marks.first[key], s_.marks.last[key]);
-      const Vec p = load_floats(s_.scores + (key - origin) * kPanel + lane);
+    for (int lane = 0; lane < kPanel; lane += kLanes) {
       for (int i = 0; i < sizes_.d_v; ++i) {
-        float* const o = out.data + i * kPanel + lane;
-        const Vec old = load_floats(o);
-        hn::StoreU(hn::IfThenElse(sees, hn::MulAdd(p, hn::Set(f, v[i]), old), old), f, o);
+        Vec sum = hn::Zero(f);
+        for (int key = keys.from; key < keys.to; ++key) {
+          const float value = s_.values[static_cast<std::int64_t>(key) * sizes_.ld_v + i];
+          const Vec p = load_floats(s_.scores + (key - keys.from) * kPanel + lane);
+          const auto sees = lanes_between(panel * kPanel + lane, s_.marks.first[key], s_.marks.last[key]);
+          sum = hn::IfThenElse(sees, hn::MulAdd(hn::Set(f, value), p, sum), sum);
+        }
+        finish_sum(sum, out, i * out.ld, lane);
       }
     }
   }
@@ -223,11 +203,11 @@ class ForwardTile {
     Vec sum = hn::Zero(f);
     for (int k = 0; k < count; ++k) {
       const Vec score = load_floats(scores + k * kPanel);
-      const Vec p = exp2(hn::Mul(hn::Sub(score, origin), factor));
+      const Vec p = exp2_scaled(hn::Sub(score, origin), factor);
       hn::StoreU(p, f, scores + k * kPanel);
       sum = hn::Add(sum, p);
     }
-    rescale_ = exp2(hn::Mul(hn::Sub(before, origin), factor));
+    rescale_ = exp2_scaled(hn::Sub(before, origin), factor);
     hn::StoreU(m, f, s_.row_max + lane);
     hn::StoreU(hn::MulAdd(load_floats(s_.row_sum + lane), rescale_, sum), f, s_.row_sum + lane);
   }

@@ -57,18 +57,17 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
-/// Per key of a tile: the lanes (query rows counted from the tile's first) that see it, [first, last), and whether its
-/// row of K or V holds a value that is not finite.
+/// Per key of a tile: the lanes (query rows counted from the tile's first) that see it, [first, last), and (backward)
+/// whether its row of K holds a value that is not finite.
 struct KeyMarks {
   std::int32_t *first, *last;
-  std::uint8_t *bad_key, *bad_value;
+  std::uint8_t* bad_key;
 
   KeyMarks() = default;
   KeyMarks(const TileSizes& sizes, Carver& carver)
       : first(carver.take<std::int32_t>(sizes.keys)),
         last(carver.take<std::int32_t>(sizes.keys)),
-        bad_key(carver.take<std::uint8_t>(sizes.keys)),
-        bad_value(carver.take<std::uint8_t>(sizes.keys)) {}
+        bad_key(carver.take<std::uint8_t>(sizes.keys)) {}
 };
 
 /// One worker's scratch in forward. Panels are [dim][lane], so the lanes of a panel are contiguous.

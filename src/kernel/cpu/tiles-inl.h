@@ -175,6 +175,12 @@ struct PanelKeys {
 
 HWY_INLINE PanelKeys panel_keys(const std::int32_t* first, const std::int32_t* last, int keys, int lane0) {
   PanelKeys seen{keys, 0, true};
+  std::int32_t latest_first = 0, earliest_last = INT32_MAX;
+  for (int k = 0; k < keys; ++k) {
+    latest_first = HWY_MAX(latest_first, first[k]);
+    earliest_last = HWY_MIN(earliest_last, last[k]);
+  }
+  if (latest_first <= lane0 && earliest_last >= lane0 + kPanel) return {0, keys, true};
   for (int k = 0; k < keys; ++k) {
     if (first[k] >= last[k] || first[k] >= lane0 + kPanel || last[k] <= lane0) continue;
     seen.from = HWY_MIN(seen.from, k);
