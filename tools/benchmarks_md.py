@@ -67,8 +67,11 @@ def section(path: pathlib.Path) -> list[str]:
 
 def main() -> int:
     lines = [HEAD]
-    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
+    paths = sorted((ROOT / "bench" / "results").glob("*.json"))
+    for path in paths:
         lines += section(path)
+    if not paths:
+        lines.append("No record has been made yet: `./dev bench` makes bench/results/cpu.json.")
     text = "\n".join(lines).rstrip() + "\n"
     if "--check" in sys.argv[1:]:
         if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
