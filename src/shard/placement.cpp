@@ -8,7 +8,7 @@ namespace rotunda {
 namespace {
 
 /// even_out looks at this many chunks a rank: more are so small that placing them has evened out already.
-constexpr std::size_t kSwapCandidates = 32;
+constexpr std::size_t kCandidates = 32;
 
 /// Indices of the chunks of the greatest (or least) cost a token.
 std::vector<std::size_t> extremes(const std::vector<Piece>& chunks, bool greatest) {
@@ -18,7 +18,7 @@ std::vector<std::size_t> extremes(const std::vector<Piece>& chunks, bool greates
   std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
     return greatest ? density(a) > density(b) : density(a) < density(b);
   });
-  if (order.size() > kSwapCandidates) order.resize(kSwapCandidates);
+  if (order.size() > kCandidates) order.resize(kCandidates);
   return order;
 }
 
@@ -81,12 +81,16 @@ void Placement::place_chunk(Piece piece) {
   }
 }
 
-/// The swap of these two chunks that moves `wanted` pairs, or as near to it as there are tokens.
-Placement::Swap Placement::fit_swap(const Piece& from, const Piece& to, double wanted) const {
+/// The transfer between these chunks with the length that moves `wanted` pairs, or as near to it as can be.
+Placement::Transfer Placement::fit(Transfer transfer, const Rank& from, const Rank& to, double wanted) const {
+  const Piece& giver = from.chunks[transfer.from];
   const auto moved = [&](std::int64_t len) {
-    return costs_.of(from.begin + from.len - len, len) - costs_.of(to.begin, len);
+    const double given = costs_.of(giver.begin + giver.len - len, len);
+    return transfer.exchange ? given - costs_.of(to.chunks[transfer.to].begin, len) : given;
   };
-  std::int64_t below = 0, above = std::min(from.len, to.len);
+  const std::int64_t most =
+      transfer.exchange ? to.chunks[transfer.to].len : std::min(from.tokens - low_, high_ - to.tokens);
+  std::int64_t below = 0, above = std::min(giver.len, most);
   if (moved(above) > wanted) {
     while (above - below > 1) {  // moved(below) <= wanted < moved(above)
       const std::int64_t middle = below + (above - below) / 2;
@@ -94,36 +98,46 @@ Placement::Swap Placement::fit_swap(const Piece& from, const Piece& to, double w
     }
   }
   const bool nearer = std::abs(moved(below) - wanted) < std::abs(moved(above) - wanted);
-  const std::int64_t len = nearer ? below : above;
-  return {0, 0, len, moved(len)};
+  transfer.len = nearer ? below : above;
+  transfer.moved = moved(transfer.len);
+  return transfer;
 }
 
-Placement::Swap Placement::best_swap(const Rank& from, const Rank& to, double wanted) const {
-  Swap best;
+Placement::Transfer Placement::best_transfer(const Rank& from, const Rank& to, double wanted) const {
+  Transfer best;
+  const auto consider = [&](const Transfer& candidate) {
+    const Transfer fitted = fit(candidate, from, to, wanted);
+    if (std::abs(fitted.moved - wanted) < std::abs(best.moved - wanted)) best = fitted;
+  };
   const auto givers = extremes(from.chunks, true), takers = extremes(to.chunks, false);
   for (const std::size_t giver : givers) {
-    for (const std::size_t taker : takers) {
-      Swap swap = fit_swap(from.chunks[giver], to.chunks[taker], wanted);
-      swap.from = giver;
-      swap.to = taker;
-      if (std::abs(swap.moved - wanted) < std::abs(best.moved - wanted)) best = swap;
-    }
+    consider({giver, 0, 0, false, 0});
+    for (const std::size_t taker : takers) consider({giver, taker, 0, true, 0});
   }
   return best;
 }
 
-void Placement::apply(Rank& from, Rank& to, const Swap& swap) {
-  Piece& giver = from.chunks[swap.from];
-  Piece& taker = to.chunks[swap.to];
-  const auto piece = [this](std::int64_t begin, std::int64_t len) { return Piece{begin, len, costs_.of(begin, len)}; };
-  const Piece given = piece(giver.begin + giver.len - swap.len, swap.len), taken = piece(taker.begin, swap.len);
-  giver = piece(giver.begin, giver.len - swap.len);
-  taker = piece(taker.begin + swap.len, taker.len - swap.len);
-  from.chunks.push_back(taken);
-  to.chunks.push_back(given);
-  for (Rank* rank : {&from, &to}) std::erase_if(rank->chunks, [](const Piece& p) { return p.len == 0; });
-  from.cost += taken.cost - given.cost;
-  to.cost += given.cost - taken.cost;
+void Placement::apply(Rank& from, Rank& to, const Transfer& transfer) {
+  // Takes `len` tokens off the start or the end of a chunk.
+  const auto take = [this](Rank& rank, std::size_t index, std::int64_t len, bool at_end) {
+    Piece& chunk = rank.chunks[index];
+    const std::int64_t rest = chunk.len - len;
+    const std::int64_t begin = at_end ? chunk.begin + rest : chunk.begin;
+    const Piece taken{begin, len, costs_.of(begin, len)};
+    chunk = {at_end ? chunk.begin : chunk.begin + len, rest, chunk.cost - taken.cost};
+    if (rest == 0) rank.chunks.erase(rank.chunks.begin() + static_cast<std::ptrdiff_t>(index));
+    rank.tokens -= len;
+    rank.cost -= taken.cost;
+    return taken;
+  };
+  const auto give = [](Rank& rank, const Piece& piece) {
+    rank.tokens += piece.len;
+    rank.cost += piece.cost;
+    rank.chunks.push_back(piece);
+  };
+  const Piece there = take(from, transfer.from, transfer.len, true);
+  if (transfer.exchange) give(from, take(to, transfer.to, transfer.len, false));
+  give(to, there);
 }
 
 void Placement::even_out(double goal) {
@@ -133,9 +147,9 @@ void Placement::even_out(double goal) {
     Rank& costliest = *std::ranges::max_element(ranks_, by_cost);
     Rank& cheapest = *std::ranges::min_element(ranks_, by_cost);
     const double wanted = (costliest.cost - cheapest.cost) / 2;
-    const Swap swap = best_swap(costliest, cheapest, wanted);
-    if (swap.moved < wanted / 100) return;
-    apply(costliest, cheapest, swap);
+    const Transfer transfer = best_transfer(costliest, cheapest, wanted);
+    if (transfer.moved < wanted / 100) return;
+    apply(costliest, cheapest, transfer);
   }
 }
 

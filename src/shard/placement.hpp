@@ -28,8 +28,8 @@ class Placement {
   int place_whole(const Piece& piece, int wanted);
   /// Puts a chunk on the least loaded rank that has room; where none has, it is cut.
   void place_chunk(Piece piece);
-  /// Once all is placed: exchanges equal numbers of tokens of chunks between the costliest and the cheapest rank until
-  /// imbalance() <= goal or nothing is gained.
+  /// Once all is placed: parts of chunks go from the costliest rank to the cheapest, in exchange for as many tokens of
+  /// the other's chunks or within L and U alone, until imbalance() <= goal or nothing is gained.
   void even_out(double goal);
 
   /// Pairs of the costliest rank ÷ mean; 1 where there are no pairs.
@@ -43,10 +43,12 @@ class Placement {
     double cost = 0;
     std::vector<Piece> whole, chunks;
   };
-  /// `len` tokens of the end of a chunk of one rank for as many of the start of a chunk of another.
-  struct Swap {
+  /// `len` tokens of the end of a chunk of one rank go to another; with `exchange`, as many of the start of one of the
+  /// other's chunks come back.
+  struct Transfer {
     std::size_t from = 0, to = 0;  ///< indices of the chunks
     std::int64_t len = 0;
+    bool exchange = false;
     double moved = 0;  ///< pairs that change sides
   };
 
@@ -54,9 +56,9 @@ class Placement {
   /// The least loaded rank with room for `len` tokens, or -1.
   [[nodiscard]] int least_loaded(std::int64_t len) const;
   void add(Rank& rank, std::vector<Piece>& list, const Piece& piece);
-  [[nodiscard]] Swap fit_swap(const Piece& from, const Piece& to, double wanted) const;
-  [[nodiscard]] Swap best_swap(const Rank& from, const Rank& to, double wanted) const;
-  void apply(Rank& from, Rank& to, const Swap& swap);
+  [[nodiscard]] Transfer fit(Transfer transfer, const Rank& from, const Rank& to, double wanted) const;
+  [[nodiscard]] Transfer best_transfer(const Rank& from, const Rank& to, double wanted) const;
+  void apply(Rank& from, Rank& to, const Transfer& transfer);
 
   const RowCosts& costs_;
   std::int64_t low_ = 0, high_ = 0;  ///< L and U
