@@ -4,11 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include "kernel/cpu/targets.hpp"
+// After the choice of targets.
+#include <hwy/highway.h>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "base/half.hpp"
@@ -491,6 +497,34 @@ TEST(CpuKernel, ScoresThatOverflowStayFinite) {
   for (int i = 0; i < 8; ++i) EXPECT_NEAR(c.acc.get(0, 3, 0, i), c.v.get(0, 7, 0, i), 1e-6);
   for (const float x : c.lse.values()) ASSERT_TRUE(std::isfinite(x));
   for (const float x : c.dv.values()) ASSERT_TRUE(std::isfinite(x));
+}
+
+/// Every instruction set of this build that this processor has.
+TEST(CpuKernel, EveryInstructionSet) {
+  const std::int64_t supported = hwy::SupportedTargets();
+  std::vector<std::string> names;
+  for (std::int64_t rest = supported & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+    hwy::SetSupportedTargetsForTest(rest & -rest);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    SCOPED_TRACE(cpu_kernel().description());
+    names.push_back(cpu_kernel().description());
+    for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+      Shape s = shape_of(210, 260, 21, 35, 0, 0);
+      s.dtype = dtype;
+      s.slices = many_slices();
+      Case c(s);
+      c.run(2);
+      expect_exact(c);
+    }
+    Case c(shape_of(20, 20, 8, 8, kInfinity, 0));
+    c.v.fill_row(10, kFullNaN);
+    c.run();
+    EXPECT_TRUE(std::isfinite(c.acc.get(0, 9, 0, 0)));
+    EXPECT_TRUE(std::isnan(c.acc.get(0, 10, 0, 0)));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
 }
 
 TEST(CpuKernel, RefusesLongHeads) {
