@@ -22,6 +22,11 @@ double rounding(DType dtype) {
   return kFp32Rounding;
 }
 
+/// Half the step between the smallest numbers of the dtype, which fp16 results do reach.
+double smallest_rounding(DType dtype) {
+  return dtype == DType::fp16 ? 0x1p-25 : 0;
+}
+
 /// Calls body(index, value) for every element of a view in the order [batch, row, head, dim].
 template <class Body>
 void for_each_value(const TensorView& view, Body&& body) {
@@ -77,7 +82,7 @@ Grade grade_sums(const char* name, DType dtype, const std::vector<double>& exact
     // Where the naive algorithm overflows it sets no bar.
     if (std::isfinite(naive[i])) grade.naive_error = std::max(grade.naive_error, std::abs(want - naive[i]));
   });
-  const double floor = (rounding(dtype) / 2 + kFp32Rounding) * size + terms;
+  const double floor = (rounding(dtype) / 2 + kFp32Rounding) * size + smallest_rounding(dtype) + terms;
   const double allowed = std::max(grade.naive_error, floor);
   if (grade.error > 0) grade.ratio = allowed > 0 ? grade.error / allowed : HUGE_VAL;
   return grade;

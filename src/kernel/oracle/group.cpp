@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernel/oracle/products.hpp"
 #include "kernel/oracle/rounding.hpp"
 
 namespace rotunda::oracle_detail {
@@ -11,45 +12,6 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kFp32Rounding = 0x1p-24;  // greatest relative error of one fp32 rounding
-
-/// c[m, n] += a[m, k]·b[k, n] from column `b_column` of b on.
-template <class Real>
-void add_product(const Matrix<Real>& a, const Matrix<Real>& b, std::int64_t b_column, Matrix<Real>& c) {
-  multiply_add(Product<Real>{a.row(0), a.stride(), b.row(0) + b_column, b.stride(), c.row(0), c.stride(), c.rows(),
-                             c.columns(), a.columns()});
-}
-
-/// The same for rows [rows.begin, rows.end) of a.
-template <class Real>
-void add_product(const Matrix<Real>& a, Range rows, const Matrix<Real>& b, std::int64_t b_column, Matrix<Real>& c) {
-  multiply_add(Product<Real>{a.row(rows.begin), a.stride(), b.row(0) + b_column, b.stride(), c.row(0), c.stride(),
-                             rows.size(), c.columns(), a.columns()});
-}
-
-/// c += a·b for rows [rows.begin, rows.end) of b.
-template <class Real>
-void add_product(const Matrix<Real>& a, const Matrix<Real>& b, Range rows, Matrix<Real>& c) {
-  multiply_add(Product<Real>{a.row(0), a.stride(), b.row(rows.begin), b.stride(), c.row(0), c.stride(), c.rows(),
-                             c.columns(), rows.size()});
-}
-
-template <class Real>
-double largest(const Real* values, std::int64_t count) {
-  double most = 0;
-  for (std::int64_t i = 0; i < count; ++i) most = std::max(most, std::abs(static_cast<double>(values[i])));
-  return most;
-}
-
-double square(double x) {
-  return x * x;
-}
-
-double rounded(DType dtype, double x) {
-  return dispatch_dtype(dtype, [&](auto element) {
-    return static_cast<double>(static_cast<float>(decltype(element)(static_cast<float>(x))));
-  });
-}
 
 /// log(exp(a) + exp(b))
 double log_add(double a, double b) {
@@ -137,7 +99,7 @@ void Group<Arithmetic>::row_block(int member, Range rows, BlockScratch<Real>& x,
     for (std::int64_t j = 0; j < p.d_v; ++j) x.out.row(i)[j] = Arithmetic::round(x.out.row(i)[j]);
   }
   if (p.grad) row_gradients(one, rows, runs, x);
-  if (Arithmetic::kIsExact) row_noise(one, rows, runs, x, floors);
+  if constexpr (Arithmetic::kIsExact) row_noise(one, rows, runs, x, floors);
   if (any_sick_) find_hurt(one, runs);
   write_rows(member, rows, x);
 }
@@ -170,29 +132,27 @@ void Group<Arithmetic>::softmax(Member& one, double sink, Range rows, const Runs
   each([&](std::size_t row, Real& s, Real& p) { p = Arithmetic::round(weight(s, one.lse[row])); });
 }
 
-/// dP = dout·Vᵀ, delta = rowsum(dout∘out), dS = P∘(dP - delta), dq = scale·dS·K.
+/// dP = dout·Vᵀ, delta = rowsum(P∘dP), dS = P∘(dP - delta), dq = scale·dS·K. Softmax's own delta, not rowsum(dout∘out),
+/// which is the same but for rounding: a row with one key has dS = 0 even when rounded.
 template <class Arithmetic>
 void Group<Arithmetic>::row_gradients(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x) {
   const Problem& p = task_.problem;
   x.dp.resize(rows.size(), runs.keys.size());
   add_product(one.dout.rows, rows, v_.transposed, runs.keys.begin, x.dp);
-  for (std::int64_t i = 0; i < rows.size(); ++i) {
-    const Real* dout = one.dout.rows.row(rows.begin + i);
-    double sum = 0, squares = 0;
-    for (std::int64_t j = 0; j < p.d_v; ++j) {
-      const double term = static_cast<double>(dout[j]) * static_cast<double>(x.out.row(i)[j]);
-      sum += term;
-      squares += term * term;
+  for (const Run& run : runs.list) {
+    const std::int64_t i = run.row - rows.begin;
+    double& delta = one.delta[static_cast<std::size_t>(run.row)];
+    for (std::int64_t j = run.begin - runs.keys.begin; j < run.end - runs.keys.begin; ++j) {
+      x.dp.row(i)[j] = Arithmetic::round(x.dp.row(i)[j]);
+      delta += static_cast<double>(x.p.row(i)[j]) * static_cast<double>(x.dp.row(i)[j]);
     }
-    one.delta[static_cast<std::size_t>(rows.begin + i)] = sum;
-    one.delta_spread[static_cast<std::size_t>(rows.begin + i)] = std::sqrt(squares);
   }
   x.ds.resize(rows.size(), runs.keys.size());
   for (const Run& run : runs.list) {
     const std::int64_t i = run.row - rows.begin;
     const auto delta = static_cast<Real>(one.delta[static_cast<std::size_t>(run.row)]);
     for (std::int64_t j = run.begin - runs.keys.begin; j < run.end - runs.keys.begin; ++j) {
-      x.ds.row(i)[j] = Arithmetic::round(x.p.row(i)[j] * (Arithmetic::round(x.dp.row(i)[j]) - delta));
+      x.ds.row(i)[j] = Arithmetic::round(x.p.row(i)[j] * (x.dp.row(i)[j] - delta));
     }
   }
   x.dq.resize(rows.size(), p.d);
@@ -201,60 +161,6 @@ void Group<Arithmetic>::row_gradients(Member& one, Range rows, const Runs& runs,
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     for (std::int64_t j = 0; j < p.d; ++j) x.dq.row(i)[j] = Arithmetic::round(x.dq.row(i)[j] * scale);
   }
-}
-
-/// Roundings that every algorithm has which keeps out in the dtype, and sums, logits and lse in fp32. A logit off by
-/// from_logit = 2·2^-24·|lse| (a dot product, a product, a difference) changes P_j by P_j·from_logit; out by P_j·(v_j -
-/// out) of that; dq by dS_j·k_j of that.
-template <class Arithmetic>
-void Group<Arithmetic>::row_noise(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x,
-                                  ErrorFloors& floors) {
-  std::vector<double> p_variance(static_cast<std::size_t>(rows.size()), 0.0);
-  std::vector<double> ds_variance(static_cast<std::size_t>(rows.size()), 0.0);
-  for (const Run& run : runs.list) {
-    const std::int64_t i = run.row - rows.begin;
-    for (std::int64_t j = run.begin - runs.keys.begin; j < run.end - runs.keys.begin; ++j) {
-      const auto p = static_cast<double>(x.p.row(i)[j]);
-      p_variance[static_cast<std::size_t>(i)] += square(p * (1 - p));
-      if (task_.problem.grad) ds_variance[static_cast<std::size_t>(i)] += square(x.ds.row(i)[j]);
-    }
-  }
-  if (task_.problem.grad) {
-    x.mean_k.resize(rows.size(), task_.problem.d);
-    add_product(x.p, k_.rows, runs.keys, x.mean_k);
-  }
-  for (std::int64_t i = 0; i < rows.size(); ++i) {
-    const std::int64_t row = rows.begin + i;
-    const double lse = one.lse[static_cast<std::size_t>(row)];
-    if (!std::isfinite(lse)) continue;
-    const double from_logit = 2 * kFp32Rounding * std::max(1.0, std::abs(lse));
-    const double p_deviation = std::sqrt(p_variance[static_cast<std::size_t>(i)]);
-    floors.out = std::max(floors.out, from_logit * largest_v_ * p_deviation);
-    if (!task_.problem.grad) continue;
-    const double from_ds = from_logit * largest_k_ * std::sqrt(ds_variance[static_cast<std::size_t>(i)]);
-    const double from_delta = gradient_noise(one, row, from_logit, x.out.row(i), x.mean_k.row(i));
-    floors.dq = std::max(floors.dq, from_delta + task_.problem.scale * from_ds);
-  }
-}
-
-/// Sets the row's noise for dk and dv; returns what it does to dq beside the logits. dP - delta cancels two fp32 sums,
-/// and delta is made from the rounded out. mean_k = Σ P_j·k_j.
-template <class Arithmetic>
-double Group<Arithmetic>::gradient_noise(Member& one, std::int64_t row, double from_logit, const Real* out,
-                                         const Real* mean_k) {
-  const Problem& p = task_.problem;
-  const Real* dout = one.dout.rows.row(row);
-  double cancelled = 0, from_out = 0;
-  for (std::int64_t j = 0; j < p.d_v; ++j) {
-    const auto exact = static_cast<double>(out[j]);
-    cancelled += kFp32Rounding * std::abs(static_cast<double>(dout[j]) * exact);
-    from_out += static_cast<double>(dout[j]) * (rounded(p.dtype, exact) - exact);
-  }
-  from_out = std::abs(from_out);
-  const double largest_q = largest(one.q.rows.row(row), p.d);
-  one.noise[static_cast<std::size_t>(row)] = {p.scale * largest_q * (cancelled + from_out),
-                                              p.scale * largest_q * from_logit, from_logit * largest(dout, p.d_v)};
-  return p.scale * (cancelled * largest_k_ + from_out * largest(mean_k, p.d));
 }
 
 template <class Arithmetic>
@@ -316,6 +222,7 @@ void Group<Arithmetic>::key_block(Range keys, BlockScratch<Real>& x, ErrorFloors
   const Runs runs = find_runs(task_.slices, {0, p.s_q}, keys);
   x.dk.resize(keys.size(), p.d);
   x.dv.resize(keys.size(), p.d_v);
+  x.dk_errors.resize(keys.size(), p.d);
   x.dk_variance.assign(static_cast<std::size_t>(keys.size()), 0);
   x.dv_variance.assign(static_cast<std::size_t>(keys.size()), 0);
   std::vector<char> hurt(static_cast<std::size_t>(keys.size()), 0);
@@ -327,8 +234,11 @@ void Group<Arithmetic>::key_block(Range keys, BlockScratch<Real>& x, ErrorFloors
       std::fill(hurt.begin() + (run.begin - keys.begin), hurt.begin() + (run.end - keys.begin), 1);
     }
   }
-  for (const double variance : x.dk_variance) floors.dk = std::max(floors.dk, std::sqrt(variance));
-  for (const double variance : x.dv_variance) floors.dv = std::max(floors.dv, std::sqrt(variance));
+  for (std::int64_t i = 0; i < keys.size(); ++i) {
+    const auto key = static_cast<std::size_t>(i);
+    floors.dk = std::max(floors.dk, p.scale * largest(x.dk_errors.row(i), p.d) + std::sqrt(x.dk_variance[key]));
+    floors.dv = std::max(floors.dv, std::sqrt(x.dv_variance[key]));
+  }
   write_keys(keys, x, hurt);
 }
 
@@ -336,7 +246,7 @@ void Group<Arithmetic>::key_block(Range keys, BlockScratch<Real>& x, ErrorFloors
 template <class Arithmetic>
 void Group<Arithmetic>::add_member_to_keys(Member& one, Range keys, const Runs& runs, BlockScratch<Real>& x) {
   const auto scale = static_cast<Real>(task_.problem.scale);
-  for (auto* matrix : {&x.s, &x.p, &x.dp, &x.ds}) matrix->resize(keys.size(), runs.rows.size());
+  for (auto* matrix : {&x.s, &x.p, &x.dp, &x.ds, &x.delta_errors}) matrix->resize(keys.size(), runs.rows.size());
   add_product(k_.rows, keys, one.q.transposed, runs.rows.begin, x.s);
   add_product(v_.rows, keys, one.dout.transposed, runs.rows.begin, x.dp);
   for (const Run& run : runs.list) {
@@ -351,6 +261,7 @@ void Group<Arithmetic>::add_member_to_keys(Member& one, Range keys, const Runs& 
       x.ds.row(j)[i] = ds;
       if constexpr (Arithmetic::kIsExact) {
         const Noise& noise = one.noise[row];
+        x.delta_errors.row(j)[i] = p * noise.delta;
         x.dk_variance[static_cast<std::size_t>(j)] += square(p * noise.dk_per_p) + square(ds * noise.dk_per_ds);
         x.dv_variance[static_cast<std::size_t>(j)] += square(p * noise.dv_per_p);
       }
@@ -358,6 +269,7 @@ void Group<Arithmetic>::add_member_to_keys(Member& one, Range keys, const Runs& 
   }
   add_product(x.p, one.dout.rows, runs.rows, x.dv);
   add_product(x.ds, one.q.rows, runs.rows, x.dk);
+  if constexpr (Arithmetic::kIsExact) add_product(x.delta_errors, one.q.rows, runs.rows, x.dk_errors);
 }
 
 template <class Arithmetic>

@@ -27,7 +27,8 @@ struct HeadMatrix {
 /// What a block needs besides inputs; one a worker, reused.
 template <class Real>
 struct BlockScratch {
-  Matrix<Real> s, p, dp, ds, out, dq, dk, dv, mean_k;
+  Matrix<Real> s, p, dp, ds, out, dq, dk, dv;
+  Matrix<Real> mean_k, delta_errors, dk_errors;
   std::vector<double> dk_variance, dv_variance;  ///< by key: sums over rows of squared errors
 };
 
@@ -61,9 +62,10 @@ class Group {
   void key_block(Range keys, BlockScratch<Real>& x, ErrorFloors& floors);
 
  private:
-  /// What a query row's roundings do to a term of dk or dv: error per unit of P and per unit of dS.
+  /// What a query row's roundings do to terms of dk and dv: error per unit of P and per unit of dS, and the error of
+  /// delta from the rounded out, with its sign.
   struct Noise {
-    double dk_per_p = 0, dk_per_ds = 0, dv_per_p = 0;
+    double dk_per_p = 0, dk_per_ds = 0, dv_per_p = 0, delta = 0;
   };
 
   struct Member {
