@@ -131,13 +131,15 @@ class BackwardBuilder {
     const Stage& stage = stages_[i];
     Work& work = work_[i];
     Transfers transfers;
-    if (stage.in_place) {
-      const auto own = [&](Region region) { return narrow_heads(region, stage.item.kv); };
+    if (stage.in_place || stage.keys.rows() == 0) {
+      const auto own = [&](Region region) {
+        return narrow_heads(narrow_rows(region, 0, stage.keys.rows()), stage.item.kv);
+      };
       work.k = own(b_.bound(Binding::k));
       work.v = own(b_.bound(Binding::v));
       work.dk = own(dk_);
       work.dv = own(dv_);
-    } else if (stage.keys.rows() > 0) {
+    } else {
       work.k = key_slot(k_slots_, stage);
       work.v = key_slot(v_slots_, stage);
     }
@@ -189,7 +191,7 @@ class BackwardBuilder {
   void attend(std::size_t i) {
     const Stage& stage = stages_[i];
     Work& work = work_[i];
-    if (!stage.in_place) {
+    if (!stage.in_place && stage.keys.rows() > 0) {
       work.dk = key_slot(dk_slots_, stage);
       work.dv = key_slot(dv_slots_, stage);
     }

@@ -92,9 +92,12 @@ class ForwardBuilder {
   void post_inputs(std::size_t i) {
     const Stage& stage = stages_[i];
     Transfers transfers;
-    if (stage.in_place) {
-      keys_[i] = {narrow_heads(b_.bound(Binding::k), stage.item.kv), narrow_heads(b_.bound(Binding::v), stage.item.kv)};
-    } else if (stage.keys.rows() > 0) {
+    if (stage.in_place || stage.keys.rows() == 0) {
+      const auto own = [&](Binding binding) {
+        return narrow_heads(narrow_rows(b_.bound(binding), 0, stage.keys.rows()), stage.item.kv);
+      };
+      keys_[i] = {own(Binding::k), own(Binding::v)};
+    } else {
       const auto slot = [&](Slots& slots) {
         return narrow_heads(narrow_rows(slots.next(b_), 0, stage.keys.rows()), 0, stage.item.kv.count);
       };

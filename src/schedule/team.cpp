@@ -101,7 +101,7 @@ std::vector<Item> Team::items(int rank) const {
 }
 
 bool Team::gradients_are_whole() const {
-  if (inner_ != ranks_) return false;
+  if (inner_ != ranks_ || own_keys_in_place()) return false;
   int taken = 0;  // KV heads that lower ranks read
   for (int rank = 0; rank < inner_; ++rank) {
     const HeadRange kv = kv_heads(q_heads(rank));

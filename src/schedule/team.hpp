@@ -53,7 +53,7 @@ class Team {
   [[nodiscard]] bool own_keys_in_place() const { return inner_ == 1 && !all_at_once_; }
   /// Queries are attended where they lie (teams of one).
   [[nodiscard]] bool queries_in_place() const { return inner_ == 1; }
-  /// Every (key row, KV head) is handled by exactly one rank in one stage: gradients need no sum over ranks.
+  /// Every (key row, KV head) is gathered by exactly one rank, once: its gradient needs no sum.
   [[nodiscard]] bool gradients_are_whole() const;
 
  private:

@@ -1,0 +1,94 @@
+// Random problems over random ranks, schedules, shards and kernels against the float64 oracle.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "rotunda/oracle.hpp"
+#include "support/distributed.hpp"
+#include "support/random_problem.hpp"
+
+namespace rotunda::testing {
+namespace {
+
+/// One random run: everything follows from the seed.
+struct Case {
+  Problem problem;
+  DistributedOptions options;
+  TensorOptions tensors;
+
+  [[nodiscard]] std::string text() const {
+    const PlanOptions& plan = options.plan;
+    return fmt::format("--problem '{}' --ranks {} --schedule {} --backward-schedule {} --inner {} --shard {} "
+                       "--chunk-size {} --kernel {} --threads {} (head groups {}, gap {})",
+                       to_text(problem), options.ranks, to_string(*plan.schedule), to_string(*plan.backward_schedule),
+                       plan.inner, to_string(*plan.shard), plan.chunk_size, plan.kernel, plan.threads,
+                       plan.head_groups, options.gap);
+  }
+};
+
+int random_divisor(Random& random, int n) {
+  const int start = static_cast<int>(random.between(1, n));
+  for (int d = start;; --d) {
+    if (n % d == 0) return d;
+  }
+}
+
+Case random_case(std::uint64_t seed, bool shrunk = false) {
+  Random random(seed * 2654435761U + 97);
+  RandomLimits limits;
+  limits.max_work = shrunk ? 1 << 6 : 1 << 13;
+  if (shrunk) limits.max_head_dim = 8;
+  Case c;
+  c.problem = random_problem(seed, limits);
+  const auto schedule = [&] {
+    return random.one_of({ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p});
+  };
+  c.options.ranks = static_cast<int>(random.between(1, 9));
+  c.options.plan.schedule = schedule();
+  c.options.plan.backward_schedule = random.percent(60) ? *c.options.plan.schedule : schedule();
+  c.options.plan.shard = random.one_of({ShardKind::contiguous, ShardKind::dual_chunk, ShardKind::dual_chunk_doc,
+                                        ShardKind::striped, ShardKind::balanced});
+  const bool inner = *c.options.plan.schedule == ScheduleKind::a2a_p2p && random.percent(60);
+  if (inner) c.options.plan.inner = random_divisor(random, c.options.ranks);
+  c.options.plan.head_groups = static_cast<int>(random.between(0, 3));
+  if (*c.options.plan.shard == ShardKind::balanced) c.options.plan.chunk_size = random.between(0, 9);
+  c.options.plan.kernel = random.percent(80) ? "cpu" : "reference";
+  c.options.plan.threads = static_cast<int>(random.between(1, 2));
+  c.options.gap = random.one_of({0, 0, 3});
+  c.tensors.seed = seed;
+  return c;
+}
+
+std::string failures(const Case& c) {
+  ProblemTensors tensors(c.problem, c.tensors);
+  run_distributed(c.problem, c.options, tensors.views());
+  const OracleResult want = oracle(c.problem, tensors.views(), 1);
+  std::string text;
+  for (const Grade& grade : grade(c.problem, want, tensors.views())) {
+    if (grade.passed()) continue;
+    text += fmt::format("{}: ratio {:.3g} (error {:.3g}, naive {:.3g}), misplaced {}\n", grade.tensor, grade.ratio,
+                        grade.error, grade.naive_error, grade.misplaced);
+  }
+  return text;
+}
+
+std::uint64_t first_seed() {
+  const char* seed = std::getenv("ROTUNDA_TEST_SEED");
+  return seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10);
+}
+
+constexpr int kProblems = 2400;
+
+TEST(Property, RandomProblemsMatchTheOracle) {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + kProblems; ++seed) {
+    const Case c = random_case(seed);
+    SCOPED_TRACE(fmt::format("ROTUNDA_TEST_SEED={}: {}", seed, c.text()));
+    ASSERT_EQ(failures(c), "");
+  }
+}
+
+}  // namespace
+}  // namespace rotunda::testing

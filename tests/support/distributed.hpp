@@ -1,0 +1,133 @@
+// Runs a problem over ranks as threads: scatter, plan, forward, backward, gather. Local tensors and workspaces are
+// poisoned with NaN. Needs rotunda_execute.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/memory.hpp"
+#include "rotunda/attention.hpp"
+#include "rotunda/plan.hpp"
+#include "support/random_tensors.hpp"
+
+namespace rotunda::testing {
+
+struct DistributedOptions {
+  PlanOptions plan;
+  int ranks = 1;
+  LocalOptions local;
+  std::int64_t gap = 0;                              ///< padded strides of the local tensors
+  std::function<void(Attention&, int rank)> before;  ///< called before forward
+};
+
+/// A rank's tensors in the problem's layout, padded strides, NaN where nothing was scattered.
+class LocalTensors {
+ public:
+  LocalTensors(const Plan& plan, std::int64_t gap) : plan_(plan), gap_(gap) {
+    const Problem& p = plan.problem;
+    const std::int64_t rows_q = plan.shard.q.rows(plan.rank);
+    const std::int64_t rows_k = plan.shard.k.rows(plan.rank);
+    views_.q = tensor(p.dtype, rows_q, p.h_q, p.d);
+    views_.k = tensor(p.dtype, rows_k, p.h_kv, p.d);
+    views_.v = tensor(p.dtype, rows_k, p.h_kv, p.d_v);
+    views_.out = tensor(p.dtype, rows_q, p.h_q, p.d_v);
+    views_.lse = rows(p.batches(), rows_q, p.h_q);
+    if (p.max_logit) views_.max_logit = heads(p.h_q);
+    if (!p.grad) return;
+    views_.dout = tensor(p.dtype, rows_q, p.h_q, p.d_v);
+    views_.dq = tensor(p.dtype, rows_q, p.h_q, p.d);
+    views_.dk = tensor(p.dtype, rows_k, p.h_kv, p.d);
+    views_.dv = tensor(p.dtype, rows_k, p.h_kv, p.d_v);
+    if (p.sink == Sink::learnable) views_.dsink = heads(p.h_q);
+  }
+
+  [[nodiscard]] Tensors& views() { return views_; }
+
+  void take(const Tensors& whole) {
+    const int rank = plan_.rank;
+    scatter(plan_.shard.q, rank, whole.q, views_.q);
+    scatter(plan_.shard.k, rank, whole.k, views_.k);
+    scatter(plan_.shard.k, rank, whole.v, views_.v);
+    if (plan_.problem.grad) scatter(plan_.shard.q, rank, whole.dout, views_.dout);
+    views_.sink = whole.sink;
+  }
+
+  void give(const Tensors& whole) const {
+    const int rank = plan_.rank;
+    gather(plan_.shard.q, rank, views_.out, whole.out);
+    gather(plan_.shard.q, rank, views_.lse, whole.lse);
+    if (!plan_.problem.grad) return;
+    gather(plan_.shard.q, rank, views_.dq, whole.dq);
+    gather(plan_.shard.k, rank, views_.dk, whole.dk);
+    gather(plan_.shard.k, rank, views_.dv, whole.dv);
+  }
+
+ private:
+  std::byte* memory(std::int64_t elements, DType dtype) {
+    buffers_.emplace_back(std::max<std::int64_t>(elements, 1) * static_cast<std::int64_t>(size_of(dtype)));
+    std::fill_n(buffers_.back().data(), buffers_.back().bytes(), std::byte{0xff});  // NaN in every dtype
+    return buffers_.back().data();
+  }
+  TensorView tensor(DType dtype, std::int64_t s, std::int64_t h, std::int64_t d) {
+    const Problem& p = plan_.problem;
+    TensorView view = make_view(nullptr, dtype, p.layout, p.batches(), s, h, d + gap_);
+    view.data = memory(view.elements(), dtype);
+    view.shape[3] = d;
+    return view;
+  }
+  TensorView rows(std::int64_t b, std::int64_t s, std::int64_t h) {
+    return make_row_view(reinterpret_cast<float*>(memory(b * s * h, DType::fp32)), b, s, h);
+  }
+  TensorView heads(std::int64_t h) { return make_view(memory(h, DType::fp32), DType::fp32, Layout::bshd, 1, 1, h, 1); }
+
+  const Plan& plan_;
+  std::int64_t gap_;
+  std::vector<HostBuffer> buffers_;
+  Tensors views_;
+};
+
+/// Whole tensors in, whole results out (into tensors' outputs). dsink is summed over ranks in rank order. Returns rank
+/// 0's plan.
+inline std::shared_ptr<const Plan> run_distributed(const Problem& problem, const DistributedOptions& options,
+                                                   Tensors& whole) {
+  auto group = make_local_group(options.ranks, options.local);
+  std::shared_ptr<const Plan> first;
+  std::vector<std::vector<float>> dsink(static_cast<std::size_t>(options.ranks));
+  std::mutex mutex;
+  run_ranks(group, [&](Transport& transport) {
+    const auto plan = agree_on_plan(problem, options.plan, transport);
+    LocalTensors local(*plan, options.gap);
+    local.take(whole);
+    Attention attention(plan, transport);
+    attention.set_poison(true);
+    if (options.before) options.before(attention, transport.rank());
+    attention.forward(local.views());
+    if (problem.grad) attention.backward(local.views());
+    const std::scoped_lock lock(mutex);
+    local.give(whole);
+    if (local.views().dsink.data != nullptr) {
+      const auto* data = static_cast<const float*>(local.views().dsink.data);
+      dsink[static_cast<std::size_t>(transport.rank())].assign(data, data + problem.h_q);
+    }
+    if (transport.rank() != 0) return;
+    first = plan;
+    if (problem.max_logit) {
+      for (int head = 0; head < problem.h_q; ++head) {
+        write(whole.max_logit, 0, 0, head, 0, read(local.views().max_logit, 0, 0, head));
+      }
+    }
+  });
+  for (int head = 0; whole.dsink.data != nullptr && head < problem.h_q; ++head) {
+    float sum = 0;
+    for (const auto& part : dsink) sum += part.at(static_cast<std::size_t>(head));
+    write(whole.dsink, 0, 0, head, 0, sum);
+  }
+  return first;
+}
+
+}  // namespace rotunda::testing
