@@ -154,6 +154,9 @@ void add_command(CLI::App& app, const CommandInfo& info, Values& values) {
     }
   }
   std::string what = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    what = what.substr(0, what.find(':')) + " takes one value, and stands once";
+  }
   std::replace(what.begin(), what.end(), '\n', ' ');
   fail(ErrorKind::bad_input, "{}; see rotunda {} --help", what, info->name);
 }
@@ -248,7 +251,7 @@ Options to_options(Command command, const Values& values) {
   const char* from_environment = std::getenv("ROTUNDA_TIMEOUT");
   if (values.contains("--timeout")) {
     options.timeout = seconds("--timeout", values.at("--timeout"));
-  } else if (from_environment != nullptr && *from_environment != '\0') {
+  } else if (command != Command::info && from_environment != nullptr && *from_environment != '\0') {
     options.timeout = seconds("ROTUNDA_TIMEOUT", from_environment);
   }
   read_plan(values, options);

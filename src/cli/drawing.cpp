@@ -119,9 +119,11 @@ class Drawing {
     const char* name = backward ? "Backward" : "Forward";
     const ScheduleOptions& schedule = backward ? plan_.backward_schedule : plan_.forward_schedule;
     y_ += 36;
-    svg_.bold(kMargin, y_,
-              fmt::format("{}, {}: who computes which pairs (queries down, keys across; darker is earlier)", name,
-                          to_string(schedule.kind)));
+    svg_.bold(
+        kMargin, y_,
+        fmt::format(
+            "{}, {}: who computes which pairs (queries down, keys across; darker is earlier, grey is other ranks')",
+            name, to_string(schedule.kind)));
     y_ += 14;
     if (simulation.rows > 0 && simulation.columns > 0) panels(simulation);
     y_ += 30;
@@ -146,7 +148,7 @@ class Drawing {
       if (r != 0 && r % columns == 0) y_ += size + 44;
       const RankView& view = simulation.ranks[r];
       const double share = all == 0 ? 0 : 100.0 * static_cast<double>(view.pairs) / static_cast<double>(all);
-      svg_.text(x + strip, y_ + 12, fmt::format("rank {}: {:.1f} %", r, share), 12);
+      svg_.text(x + strip, y_ + 12, fmt::format("rank {}: {:.1f} % of the pairs", r, share), 12);
       const double top = y_ + 18;
       colour_strip(k_owners, x + strip, top, size, strip - 1, true);
       colour_strip(q_owners, x, top + strip, size, strip - 1, false);

@@ -38,7 +38,7 @@ void Svg::rect(double x, double y, double w, double h, std::string_view fill, st
 void Svg::frame(double x, double y, double w, double h) {
   body_ += fmt::format(
       "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"none\" stroke=\"#999\" "
-      "stroke-width=\"0.7\"/>\n",
+      "stroke-width=\"1\"/>\n",
       x, y, w, h);
   grow(y + h);
 }
@@ -56,9 +56,9 @@ void Svg::bold(double x, double y, std::string_view words, double size) {
 }
 
 void Svg::line(double x1, double y1, double x2, double y2, std::string_view colour) {
-  body_ += fmt::format(
-      "<line x1=\"{:.2f}\" y1=\"{:.2f}\" x2=\"{:.2f}\" y2=\"{:.2f}\" stroke=\"{}\" stroke-width=\"0.7\"/>\n", x1, y1,
-      x2, y2, colour);
+  body_ +=
+      fmt::format("<line x1=\"{:.2f}\" y1=\"{:.2f}\" x2=\"{:.2f}\" y2=\"{:.2f}\" stroke=\"{}\" stroke-width=\"1\"/>\n",
+                  x1, y1, x2, y2, colour);
   grow(std::max(y1, y2));
 }
 
@@ -66,7 +66,8 @@ std::string Svg::document() const {
   const double height = height_ + 20;
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "font-family=\"system-ui, 'Helvetica Neue', Arial, sans-serif\">\n<rect width=\"100%\" height=\"100%\" "
+      "shape-rendering=\"crispEdges\" font-family=\"system-ui, 'Helvetica Neue', Arial, 'DejaVu Sans', "
+      "sans-serif\">\n<rect width=\"100%\" height=\"100%\" "
       "fill=\"#fff\"/>\n{2}</svg>\n",
       width_, height, body_);
 }

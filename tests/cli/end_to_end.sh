@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# The built command line, from outside: exit statuses, one sentence on standard error, files that appear whole.
+#   end_to_end.sh ROTUNDA SOURCE_DIR
+set -uo pipefail
+
+rotunda=$1 data=$2/examples/data
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# expect STATUS TEXT ARGS…: the exit status; TEXT is in the output (status 0, 1) or in the one line of errors (others).
+expect() {
+  local wanted=$1 text=$2 status
+  shift 2
+  "$rotunda" "$@" > out.txt 2> err.txt
+  status=$?
+  [[ $status == "$wanted" ]] || fail "rotunda $*: status $status, not $wanted: $(cat err.txt)"
+  if ((wanted <= 1)); then
+    [[ -z $text ]] || grep -qF -- "$text" out.txt || fail "rotunda $*: no '$text' in its output: $(cat out.txt)"
+    [[ ! -s err.txt ]] || fail "rotunda $*: errors in a pipe: $(cat err.txt)"
+  else
+    grep -qF -- "$text" err.txt || fail "rotunda $*: no '$text' in its errors: $(cat err.txt)"
+    [[ $(wc -l < err.txt) == 1 ]] || fail "rotunda $*: not one line of errors: $(cat err.txt)"
+  fi
+}
+
+small="s_q=37 h_q=4 h_kv=2 d=16 mask=causal grad=1"
+
+expect 0 "rotunda 0." --version
+expect 0 "Exit status" --help
+for command in demo run verify bench explain plan info; do expect 0 "--" "$command" --help; done
+expect 2 "no command given"
+expect 2 "did you mean verify?" verfy
+expect 2 "did you mean --ranks?" verify --rank 3
+expect 2 "--problem is missing" verify
+expect 2 "--in is missing" run
+expect 2 "cannot read" run --in nowhere.safetensors
+expect 2 "h_qq" verify --problem "s_q=4 h_qq=2 d=8"
+expect 2 "--baseline names 'nobody'" bench --problem "$small" --baseline nobody
+expect 3 "--baseline te" bench --problem "$small" --baseline te
+expect 3 "cuda" verify --problem "$small" --device cuda
+expect 3 "nccl" verify --problem "$small" --transport nccl
+expect 3 "cudnn" verify --problem "$small" --kernel cudnn
+expect 3 "dropout" verify --problem "$small dropout=0.1"
+expect 3 "GiB" verify --problem "s_q=100000000000 h_q=32 d=128"
+ROTUNDA_TIMEOUT=never expect 2 "ROTUNDA_TIMEOUT is 'never'" verify --problem "$small"
+ROTUNDA_TIMEOUT=never expect 0 "'never'" info
+
+for schedule in p2p all_gather a2a a2a_p2p; do
+  for ranks in 1 3; do
+    expect 0 "passed" verify --problem "$small" --ranks $ranks --schedule $schedule
+  done
+done
+expect 0 "passed" verify --problem "$small sink=learnable max_logit=1" --ranks 2 --backward-schedule a2a --schedule p2p
+expect 0 "" verify --problem "$small" --quiet
+[[ ! -s out.txt ]] || fail "--quiet printed $(cat out.txt)"
+
+# run: the problem from the metadata, outputs whole, the same from one rank and from four.
+expect 0 "forward" run --in "$data/minilm_packed.safetensors" --out four.safetensors --ranks 4 --trace t.json
+expect 0 "forward" run --in "$data/minilm_packed.safetensors" --out one.safetensors --ranks 1
+[[ $(wc -c < four.safetensors) == "$(wc -c < one.safetensors)" ]] || fail "outputs differ in size"
+grep -q traceEvents t.json || fail "no trace"
+head -c 1000 "$data/minilm_packed.safetensors" > cut.safetensors
+expect 2 "cut short" run --in cut.safetensors
+expect 2 "cannot write" run --in "$data/minilm_packed.safetensors" --out nowhere/x.safetensors
+expect 2 "has shape" run --in "$data/minilm_packed.safetensors" --problem "layout=thd cu_q=0,400 h_q=12 d=32"
+expect 0 "passed" verify --in "$data/minilm_packed.safetensors" --ranks 3 --json r.json
+expect 0 "passed" verify --problem "$small" --json r.json
+[[ $(grep -c '"err_ratio"' r.json) == 2 ]] || fail "--json did not append"
+
+expect 0 "who holds which tokens" explain --problem "$small" --ranks 2 --schedule p2p --svg e.svg
+grep -q "</svg>" e.svg || fail "no picture"
+expect 0 "balance" plan --problem "$small" --json p.json
+expect 0 "predicted for machine h200_nvlink" plan --problem "$small" --cluster h200_nvlink --ranks 4
+expect 2 "--cluster is 'moon'" plan --problem "$small" --cluster moon
+expect 0 "reference" info
+ROTUNDA_DISABLE=cpu expect 3 "ROTUNDA_DISABLE" verify --problem "$small"
+expect 0 "ideal's time / ours" bench --problem "s_q=64 h_q=2 d=16 mask=causal grad=1" --ranks 2 --baseline ideal --json b.json
+grep -q '"ideal"' b.json || fail "no baseline in the record"
+
+[[ -z $(find . -name '*.tmp') ]] || fail "temporary files were left: $(find . -name '*.tmp')"
+((failures == 0)) && echo "all passed"
+exit $((failures > 0))
