@@ -8,6 +8,7 @@
 // After the choice of targets.
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -33,7 +34,7 @@ class Tensor {
   Tensor(DType dtype, std::int64_t b, std::int64_t s, std::int64_t h, std::int64_t d, std::int64_t gap = 0)
       : memory_(b * s * (h * d + gap) * static_cast<std::int64_t>(size_of(dtype))) {
     view_ = {memory_.data(), dtype, {b, s, h, d}, {s * (h * d + gap), h * d + gap, d, 1}};
-    std::memset(memory_.data(), 0xff, static_cast<std::size_t>(memory_.bytes()));  // NaN in every dtype
+    std::fill_n(memory_.data(), memory_.bytes(), std::byte{0xff});  // NaN in every dtype
   }
 
   [[nodiscard]] const TensorView& view() const { return view_; }
@@ -248,8 +249,8 @@ void expect_exact(const Case& c) {
 
 void expect_same_bits(const Tensor& a, const Tensor& b, const char* name) {
   const auto x = a.values(), y = b.values();
-  ASSERT_EQ(x.size(), y.size()) << name;
-  EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)), 0) << name;
+  const auto same = [](float p, float q) { return std::bit_cast<std::uint32_t>(p) == std::bit_cast<std::uint32_t>(q); };
+  EXPECT_TRUE(std::equal(x.begin(), x.end(), y.begin(), y.end(), same)) << name;
 }
 
 void expect_same_bits(const Case& a, const Case& b) {
