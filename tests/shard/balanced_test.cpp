@@ -224,14 +224,13 @@ TEST(Balanced, PlansAMillionTokensQuickly) {
   const auto begin = std::chrono::steady_clock::now();
   const Shard shard = make_shard(problem, ShardKind::balanced, 64);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  EXPECT_LT(seconds, 10);  // 0.01 s where nothing else runs and nothing is watched; s² work would take minutes
+  EXPECT_LT(seconds, 10);  // far more than it takes, for sanitizers and busy machines; s² work would take minutes
   std::int64_t most = 0, fewest = problem.s_q;
   for (int rank = 0; rank < 64; ++rank) {
     most = std::max(most, shard.q.rows(rank));
     fewest = std::min(fewest, shard.q.rows(rank));
   }
   EXPECT_LE(most - fewest, shard.chunk_size);
-  std::cout << "planned in " << seconds << " s\n";
 }
 
 }  // namespace

@@ -178,19 +178,20 @@ TEST_P(TransportFailureSuite, AnAgreementThatARankMissesIsATimeout) {
 // Rank 0 waits for 1, which waits for 2, which is late: the sentence names it.
 TEST_P(TransportFailureSuite, TheEndOfAChainOfWaitsIsNamed) {
   if (ranks() < 3) return;
-  auto group = make_group({200ms, {}});
+  auto group = make_group({500ms, {}});
   const auto endings = run_to_failure(group, [](Transport& t) {
+    (void)t.all_gather_text("");
     const Data data = flat(4);
     if (t.rank() == 0) t.post(0, {}, std::vector<Message>{{1, data.view}});
     if (t.rank() == 1) {
-      nap(20);
+      nap(150);  // so that rank 0 gives up first
       t.post(0, {}, std::vector<Message>{{2, data.view}});
     }
     if (t.rank() < 2) t.await(0);
-    nap(600);
+    nap(1000);
     (void)t.all_gather_text("");
   });
-  EXPECT_EQ(endings.rethrown, "rank 0 waited 0.2 s for rank 1 to send exchange 0, which waits for rank 2");
+  EXPECT_EQ(endings.rethrown, "rank 0 waited 0.5 s for rank 1 to send exchange 0, which waits for rank 2");
 }
 
 TEST_P(TransportFailureSuite, AnErrorOfOneRankReachesAllAtOnce) {
