@@ -103,7 +103,7 @@ void normalize(Problem& problem);
 /// are left out. Band edges and positions are small enough that sums of them never overflow.
 [[nodiscard]] std::vector<Slice> mask_slices(const Problem& problem);
 
-/// Visible (row, key) pairs of a slice, in closed form.
+/// Visible (row, key) pairs of a slice, in closed form; kInfinity where they are more.
 [[nodiscard]] std::int64_t visible_pairs(const Slice& slice);
 
 /// Query rows that exist: visible lengths without padding (rows that see nothing included), sorted, disjoint.

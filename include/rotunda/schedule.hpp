@@ -84,15 +84,15 @@ struct FillSink { Region lse; std::vector<RowSpan> rows; };
 struct Delta { Region out, dout, delta; };
 /// out = acc (with a sink: of `rows`, lse' = log(exp(lse) + exp(sink)), out = acc·exp(lse - lse'), lse = lse').
 /// `head` is the global number of the region's first query head.
-struct Finish { Region acc, lse, out; std::int64_t head; std::vector<RowSpan> rows; };
+struct Finish { Region acc, lse, lse_low, out; std::int64_t head; std::vector<RowSpan> rows; };
 /// dsink[h] = -Σ over `rows` of exp(sink[h] - lse)·delta.
 struct SinkGradient { Region lse, delta; std::vector<RowSpan> rows; };
 /// to[0] = max over rows of from, by head.
 struct RowMax { Region from, to; };
-/// Attention over slices, added to a running (acc, lse). init: the running state is empty (and acc, lse hold
+/// Attention over slices, added to a running (acc, lse + lse_low). init: the running state is empty (and acc, lse hold
 /// anything); last: the result goes to `out`, not to acc. q_head, kv_head: global numbers of the regions' first heads.
 struct Attend {
-  Region q, k, v, acc, lse, out, max_logit;
+  Region q, k, v, acc, lse, lse_low, out, max_logit;
   int q_head = 0, kv_head = 0;
   bool init = true, last = true;
   std::vector<Slice> slices;  ///< in rows of the regions
@@ -120,7 +120,7 @@ struct Program {
 
 /// What a program costs, counted from its steps.
 struct Cost {
-  std::int64_t pairs = 0;           ///< visible (row, key) pairs, summed over the query heads computed
+  double pairs = 0;                 ///< visible (row, key) pairs, summed over the query heads computed
   double flops = 0;                 ///< 2·(d + d_v) a pair forward, 2.5 times that backward
   std::int64_t bytes_sent = 0, bytes_received = 0;
   std::int64_t messages = 0;        ///< received

@@ -126,7 +126,8 @@ void Executor::perform(const Delta& step) {
 }
 
 void Executor::perform(const Finish& step) {
-  elementwise::finish_with_sink(view(step.acc), view(step.lse), view(step.out), sink(step.head), step.rows, r_.threads);
+  const elementwise::RowState state{view(step.acc), view(step.lse), view(step.lse_low)};
+  elementwise::finish_with_sink(state, view(step.out), sink(step.head), step.rows, r_.threads);
 }
 
 void Executor::perform(const SinkGradient& step) {
@@ -148,6 +149,7 @@ void Executor::perform(const Attend& step) {
   args.v = view(step.v);
   args.acc = view(step.acc);
   args.lse = view(step.lse);
+  args.lse_low = view(step.lse_low);
   args.out = view(step.out);
   if (step.max_logit) args.max_logit = view(step.max_logit).at<float>(0, 0, 0);
   args.heads = head_map(step.q_head, step.kv_head);

@@ -23,7 +23,7 @@ struct HeadMap {
 
 /// Forward over slices. With P = exp(scale·S - lse) on the visible pairs, out = P·V and lse = log Σ exp(scale·S).
 /// Views are [batch, row, head, dim], last axis contiguous, other strides free; q, k, v, out have the problem's dtype.
-///   init: the running state is empty; acc and lse hold anything (NaN too) and every row of them is written, rows of no
+///   init: the running state is empty; acc, lse and lse_low hold anything (NaN too) and every row of them is written, rows of no
 ///         slice with acc = 0, lse = -inf. Otherwise acc, lse are the state so far: acc normalised, as if final.
 ///   last: the state goes to `out` (every row of it) and lse; acc is not written (and not needed with init). Otherwise
 ///         to acc and lse.
@@ -39,6 +39,7 @@ struct ForwardArgs {
   HeadMap heads;
   double scale = 1;
   bool init = true, last = true;
+  TensorView lse_low{};           ///< fp32, as lse: what fp32 lacks of the state's lse; may be absent (row_state.hpp)
 };
 
 /// Backward over slices: with dP = dout·Vᵀ and dS = P∘(dP - delta):

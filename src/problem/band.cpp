@@ -40,14 +40,16 @@ Slice trim(const Slice& slice) {
 
 namespace {
 
+__extension__ using Wide = __int128;  // rows · columns may pass 64 bits
+
 /// Pairs (i, j), 0 <= i < rows, 0 <= j < columns, with j - i <= c: Σ_i clamp(i + c + 1, 0, columns).
-std::int64_t pairs_up_to(std::int64_t rows, std::int64_t columns, std::int64_t c) {
+Wide pairs_up_to(std::int64_t rows, std::int64_t columns, std::int64_t c) {
   // Row i has i + c + 1 columns while that is between 1 and columns: rows [first, full); later ones have all.
   const std::int64_t first = std::clamp<std::int64_t>(-c, 0, rows);
   const std::int64_t full = std::clamp<std::int64_t>(columns - c - 1, first, rows);
-  const std::int64_t ramp = full - first;
-  const std::int64_t begin = first + c + 1;
-  return ramp * begin + ramp * (ramp - 1) / 2 + (rows - full) * columns;
+  const Wide ramp = full - first;
+  const Wide begin = first + c + 1;
+  return ramp * begin + ramp * (ramp - 1) / 2 + Wide{rows - full} * columns;
 }
 
 }  // namespace
@@ -55,7 +57,8 @@ std::int64_t pairs_up_to(std::int64_t rows, std::int64_t columns, std::int64_t c
 std::int64_t visible_pairs(const Slice& slice) {
   if (is_empty(slice)) return 0;
   const Band b = band(slice);
-  return pairs_up_to(slice.q_len, slice.k_len, b.high) - pairs_up_to(slice.q_len, slice.k_len, b.low - 1);
+  const Wide pairs = pairs_up_to(slice.q_len, slice.k_len, b.high) - pairs_up_to(slice.q_len, slice.k_len, b.low - 1);
+  return static_cast<std::int64_t>(std::min<Wide>(pairs, kInfinity));
 }
 
 }  // namespace rotunda

@@ -237,8 +237,8 @@ class BackwardBuilder {
     receive_key_gradients(i, transfers);
     arriving_ = b_.post(fmt::format("key gradients of item {}", i), std::move(transfers));
     if (!gives) return;
-    (narrow ? narrow_dk_slots_ : dk_slots_).sent_by(arriving_);
-    (narrow ? narrow_dv_slots_ : dv_slots_).sent_by(arriving_);
+    (narrow ? narrow_dk_slots_ : dk_slots_).sent_by(arriving_, dk);
+    (narrow ? narrow_dv_slots_ : dv_slots_).sent_by(arriving_, dv);
   }
 
   struct Gradient {
@@ -309,7 +309,7 @@ class BackwardBuilder {
     b_.return_queries(i, {{b_.bound(Binding::dq), dq}}, transfers);
     b_.await(std::exchange(query_results_, -1));
     query_results_ = b_.post(fmt::format("query gradients of head group {}", stage.item.group), std::move(transfers));
-    (narrow ? narrow_dq_slots_ : dq_slots_).sent_by(query_results_);
+    (narrow ? narrow_dq_slots_ : dq_slots_).sent_by(query_results_, dq);
   }
 
   Builder& b_;

@@ -17,10 +17,10 @@ std::int64_t bytes(const Program& program, const std::vector<Transfer>& transfer
   return sum;
 }
 
-std::int64_t pairs(const std::vector<Slice>& slices, std::int64_t heads) {
-  std::int64_t sum = 0;
-  for (const Slice& slice : slices) sum += visible_pairs(slice);
-  return sum * heads;
+double pairs(const std::vector<Slice>& slices, std::int64_t heads) {
+  double sum = 0;
+  for (const Slice& slice : slices) sum += static_cast<double>(visible_pairs(slice));
+  return sum * static_cast<double>(heads);
 }
 
 }  // namespace
@@ -39,17 +39,17 @@ Cost cost(const Problem& problem, const Program& program) {
       const auto& receives = program.exchanges[static_cast<std::size_t>(await->exchange)].receives;
       if (in_flight.erase(await->exchange) > 0) result.exposed_bytes += bytes(program, receives);
     } else if (const auto* attend = std::get_if<Attend>(&step)) {
-      const std::int64_t seen = pairs(attend->slices, attend->q.heads);
+      const double seen = pairs(attend->slices, attend->q.heads);
       result.pairs += seen;
       if (seen > 0) in_flight.clear();  // what is on its way now has something to hide behind
     } else if (const auto* backward = std::get_if<AttendBackward>(&step)) {
-      const std::int64_t seen = pairs(backward->slices, backward->q.heads);
+      const double seen = pairs(backward->slices, backward->q.heads);
       result.pairs += seen;
       if (seen > 0) in_flight.clear();
     }
   }
   const double flops_per_pair = 2.0 * (problem.d + problem.d_v) * (program.backward ? 2.5 : 1.0);
-  result.flops = flops_per_pair * static_cast<double>(result.pairs);
+  result.flops = flops_per_pair * result.pairs;
   result.workspace_bytes = program.workspace_bytes;
   return result;
 }

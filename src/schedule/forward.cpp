@@ -73,7 +73,10 @@ class ForwardBuilder {
       lse_slots_ = Slots({b_.workspace("lse0", DType::fp32, q_rows, q_heads_, 1),
                           b_.workspace("lse1", DType::fp32, q_rows, q_heads_, 1)});
     }
-    if (needs_state_) acc_ = b_.workspace("acc", DType::fp32, q_rows, q_heads_, p_.d_v);
+    if (needs_state_) {
+      acc_ = b_.workspace("acc", DType::fp32, q_rows, q_heads_, p_.d_v);
+      lse_low_ = b_.workspace("low bits of lse", DType::fp32, q_rows, q_heads_, 1);
+    }
     if (p_.max_logit) max_logit_ = b_.row_statistics("max_logit by rank", b_.ranks());
   }
 
@@ -139,13 +142,16 @@ class ForwardBuilder {
     step.kv_head = stage.item.kv.begin;
     step.init = stage.first;
     step.last = stage.last && !sink;
-    if (!(step.init && step.last)) step.acc = narrow_heads(acc_, 0, stage.item.q.count);
+    if (!(step.init && step.last)) {
+      step.acc = narrow_heads(acc_, 0, stage.item.q.count);
+      step.lse_low = narrow_heads(lse_low_, 0, stage.item.q.count);
+    }
     if (step.last) step.out = queries.out;
     if (p_.max_logit) step.max_logit = narrow_heads(narrow_rows(max_logit_, b_.rank(), 1), stage.item.q);
     b_.add(step);
     if (!stage.last || !sink) return;
     b_.bind_sink();
-    b_.add(Finish{step.acc, queries.lse, queries.out, stage.item.q.begin, b_.real_attended_rows()});
+    b_.add(Finish{step.acc, queries.lse, step.lse_low, queries.out, stage.item.q.begin, b_.real_attended_rows()});
   }
 
   void return_results(std::size_t i) {
@@ -154,8 +160,8 @@ class ForwardBuilder {
                       transfers);
     b_.await(std::exchange(results_, -1));  // of the group before: they arrived while this one was computed
     results_ = b_.post(fmt::format("results of head group {}", stages_[i].item.group), std::move(transfers));
-    out_slots_.sent_by(results_);
-    lse_slots_.sent_by(results_);
+    out_slots_.sent_by(results_, queries_[i].out);
+    lse_slots_.sent_by(results_, queries_[i].lse);
   }
 
   void reduce_max_logit() {
@@ -176,7 +182,7 @@ class ForwardBuilder {
   std::vector<Queries> queries_;  // by item
   std::vector<int> arrivals_;     // by item: the exchange that brings its inputs
   Slots k_slots_, v_slots_, q_slots_, out_slots_, lse_slots_;
-  Region acc_, max_logit_;
+  Region acc_, lse_low_, max_logit_;
   std::int64_t q_heads_ = 0;
   bool needs_state_ = false;
   int results_ = -1;  // the exchange that carries the last group's results

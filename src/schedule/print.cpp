@@ -82,9 +82,9 @@ class Printer {
   }
 
   static std::string count(const std::vector<Slice>& slices) {
-    std::int64_t pairs = 0;
-    for (const Slice& slice : slices) pairs += visible_pairs(slice);
-    return fmt::format("{} slice{} ({} pairs a head)", slices.size(), slices.size() == 1 ? "" : "s", pairs);
+    double pairs = 0;
+    for (const Slice& slice : slices) pairs += static_cast<double>(visible_pairs(slice));
+    return fmt::format("{} slice{} ({:.10g} pairs a head)", slices.size(), slices.size() == 1 ? "" : "s", pairs);
   }
 
   const Program& program_;

@@ -20,11 +20,11 @@ struct Case {
 
   [[nodiscard]] std::string text() const {
     const PlanOptions& plan = options.plan;
-    return fmt::format("--problem '{}' --ranks {} --schedule {} --backward-schedule {} --inner {} --shard {} "
-                       "--chunk-size {} --kernel {} --threads {} (head groups {}, gap {})",
-                       to_text(problem), options.ranks, to_string(*plan.schedule), to_string(*plan.backward_schedule),
-                       plan.inner, to_string(*plan.shard), plan.chunk_size, plan.kernel, plan.threads,
-                       plan.head_groups, options.gap);
+    return fmt::format(
+        "--problem '{}' --ranks {} --schedule {} --backward-schedule {} --inner {} --shard {} "
+        "--chunk-size {} --kernel {} --threads {} (head groups {}, gap {})",
+        to_text(problem), options.ranks, to_string(*plan.schedule), to_string(*plan.backward_schedule), plan.inner,
+        to_string(*plan.shard), plan.chunk_size, plan.kernel, plan.threads, plan.head_groups, options.gap);
   }
 };
 

@@ -52,12 +52,17 @@ TEST(Coverage, EveryVisiblePairExactlyOnce) {
     limits.max_work = 1 << 10;
     Problem problem = random_problem(seed, limits);
     problem.grad = true;
+    if (random.percent(50)) {  // enough heads for several groups on every rank
+      problem.h_kv = static_cast<int>(random.between(1, 16));
+      problem.h_q = problem.h_kv * static_cast<int>(random.between(1, 3));
+    }
     const int ranks = static_cast<int>(random.between(1, 9));
     const auto shard_kind = random.one_of({ShardKind::contiguous, ShardKind::dual_chunk, ShardKind::dual_chunk_doc,
                                            ShardKind::striped, ShardKind::balanced});
     ScheduleOptions options;
-    options.kind = random.one_of({ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p});
-    options.head_groups = static_cast<int>(random.between(0, 3));
+    options.kind =
+        random.one_of({ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p});
+    options.head_groups = static_cast<int>(random.between(0, 6));
     const bool backward = random.percent(50);
     const auto delivery = random.one_of({Delivery::eager, Delivery::lazy});
     SCOPED_TRACE(fmt::format("seed {} ranks {} {} {} groups {} {} {}: {}", seed, ranks, to_string(options.kind),

@@ -31,8 +31,9 @@ Simulation::Simulation(const Problem& problem, const Shard& shard, const Schedul
       const bool query_side = buffer.binding == Binding::q || buffer.binding == Binding::dout ||
                               (backward && (buffer.binding == Binding::out || buffer.binding == Binding::lse));
       const bool key_side = buffer.binding == Binding::k || buffer.binding == Binding::v;
-      const std::vector<std::int64_t> tokens =
-          query_side ? shard.q.tokens_of(r) : key_side ? shard.k.tokens_of(r) : std::vector<std::int64_t>{};
+      const std::vector<std::int64_t> tokens = query_side ? shard.q.tokens_of(r)
+                                               : key_side ? shard.k.tokens_of(r)
+                                                          : std::vector<std::int64_t>{};
       for (std::size_t i = 0; i < cells.size() && !tokens.empty(); ++i) {
         const auto heads = static_cast<std::size_t>(buffer.heads);
         cells[i] = {Cell::Kind::input, tokens[i / heads], static_cast<int>(i % heads), {}, {}};
@@ -63,16 +64,14 @@ void Simulation::fail(const Rank& rank, const std::string& what) {
 
 bool Simulation::peers_posted(const Rank& rank, int id) const {
   const auto& receives = exchange(rank.program, id).receives;
-  return std::all_of(receives.begin(), receives.end(), [&](const Transfer& t) {
-    return ranks_[static_cast<std::size_t>(t.peer)].posted.contains(id);
-  });
+  return std::all_of(receives.begin(), receives.end(),
+                     [&](const Transfer& t) { return ranks_[static_cast<std::size_t>(t.peer)].posted.contains(id); });
 }
 
 bool Simulation::peers_received(const Rank& rank, int id) const {
   const auto& sends = exchange(rank.program, id).sends;
-  return std::all_of(sends.begin(), sends.end(), [&](const Transfer& t) {
-    return ranks_[static_cast<std::size_t>(t.peer)].received.contains(id);
-  });
+  return std::all_of(sends.begin(), sends.end(),
+                     [&](const Transfer& t) { return ranks_[static_cast<std::size_t>(t.peer)].received.contains(id); });
 }
 
 void Simulation::deliver(Rank& to, int id) {
@@ -241,31 +240,30 @@ void Simulation::attend(Rank& rank, const AttendBackward& step) {
     if (dk[j]->kind != Cell::Kind::result || dk[j]->token != k[j]->token) return fail(rank, "adds to another row's dk");
   }
   const auto others = {cells(rank, step.v), cells(rank, step.dout), cells(rank, step.lse), cells(rank, step.delta)};
-  for_pairs(step.slices, step.q, step.q_head, step.kv_head,
-            [&](std::int64_t batch, std::int64_t row, std::int64_t key, int head, int kv) {
-              const auto at_q = static_cast<std::size_t>(row * step.q.heads + head);
-              const auto at_k = static_cast<std::size_t>(key * step.k.heads + kv);
-              const Cell& query = *q[at_q];
-              const Cell& row_k = *k[at_k];
-              for (const auto& other : others) {
-                const Cell& cell = *other[&other == others.begin() ? at_k : at_q];
-                const Cell& with = &other == others.begin() ? row_k : query;
-                const bool same = cell.kind != Cell::Kind::undefined && cell.token == with.token &&
-                                  cell.head == with.head;
-                if (!same) return fail(rank, "attends rows that are not what they should be");
-                if (cell.used) *cell.used = true;
-              }
-              if (query.head != step.q_head + head || row_k.head != step.kv_head + kv) {
-                return fail(rank, "attends other heads than it says");
-              }
-              if (query.used) *query.used = true;
-              if (row_k.used) *row_k.used = true;
-              ++dq[at_q]->seen[static_cast<std::size_t>(batch * problem_.s_k + row_k.token)];
-              const auto at = static_cast<std::size_t>(
-                  (batch * problem_.s_q + query.token) * problem_.h_q + query.head);
-              ++dk[at_k]->seen[at];
-              ++dv[at_k]->seen[at];
-            });
+  for_pairs(
+      step.slices, step.q, step.q_head, step.kv_head,
+      [&](std::int64_t batch, std::int64_t row, std::int64_t key, int head, int kv) {
+        const auto at_q = static_cast<std::size_t>(row * step.q.heads + head);
+        const auto at_k = static_cast<std::size_t>(key * step.k.heads + kv);
+        const Cell& query = *q[at_q];
+        const Cell& row_k = *k[at_k];
+        for (const auto& other : others) {
+          const Cell& cell = *other[&other == others.begin() ? at_k : at_q];
+          const Cell& with = &other == others.begin() ? row_k : query;
+          const bool same = cell.kind != Cell::Kind::undefined && cell.token == with.token && cell.head == with.head;
+          if (!same) return fail(rank, "attends rows that are not what they should be");
+          if (cell.used) *cell.used = true;
+        }
+        if (query.head != step.q_head + head || row_k.head != step.kv_head + kv) {
+          return fail(rank, "attends other heads than it says");
+        }
+        if (query.used) *query.used = true;
+        if (row_k.used) *row_k.used = true;
+        ++dq[at_q]->seen[static_cast<std::size_t>(batch * problem_.s_k + row_k.token)];
+        const auto at = static_cast<std::size_t>((batch * problem_.s_q + query.token) * problem_.h_q + query.head);
+        ++dk[at_k]->seen[at];
+        ++dv[at_k]->seen[at];
+      });
 }
 
 namespace {
@@ -302,8 +300,8 @@ int Simulation::in_query_result(std::int64_t batch, int head, std::int64_t i, st
   const Place at = place(shard_.q, i);
   const Rank& rank = ranks_[static_cast<std::size_t>(at.rank)];
   const int buffer = buffer_of(rank.program, rank.program.backward ? Binding::dq : Binding::out);
-  const Cell& cell = rank.cells.at(static_cast<std::size_t>(buffer))
-                         .at(static_cast<std::size_t>(at.row * problem_.h_q + head));
+  const Cell& cell =
+      rank.cells.at(static_cast<std::size_t>(buffer)).at(static_cast<std::size_t>(at.row * problem_.h_q + head));
   if (cell.kind == Cell::Kind::zero) return 0;
   if (cell.kind != Cell::Kind::result || cell.token != i || cell.head != head) return -1;
   return cell.seen.at(static_cast<std::size_t>(batch * problem_.s_k + j));

@@ -123,7 +123,7 @@ inline std::shared_ptr<const Plan> run_distributed(const Problem& problem, const
     }
   });
   for (int head = 0; whole.dsink.data != nullptr && head < problem.h_q; ++head) {
-    float sum = 0;
+    double sum = 0;
     for (const auto& part : dsink) sum += part.at(static_cast<std::size_t>(head));
     write(whole.dsink, 0, 0, head, 0, sum);
   }

@@ -22,9 +22,9 @@ enum class Delivery { eager, lazy };
 struct Cell {
   enum class Kind { undefined, zero, input, result } kind = Kind::undefined;
   std::int64_t token = -1;
-  int head = -1;                           ///< global
-  std::vector<int> seen;                   ///< results: how often each (batch, other side's token[, head]) is in it
-  std::shared_ptr<bool> used;              ///< received keys: whether anybody attended them
+  int head = -1;               ///< global
+  std::vector<int> seen;       ///< results: how often each (batch, other side's token[, head]) is in it
+  std::shared_ptr<bool> used;  ///< received keys: whether anybody attended them
 };
 
 /// All ranks' programs of one direction.

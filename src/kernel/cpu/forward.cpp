@@ -1,3 +1,4 @@
+#include "kernel/row_state.hpp"
 #include "kernel/cpu/targets.hpp"
 #include "kernel/cpu/tile_work.hpp"
 
@@ -104,11 +105,11 @@ class ForwardTile {
       const int row = panel * kPanel + r;
       const RowPlace at = place(head, row);
       if (s_.covered[row] == 0) continue;
-      const float lse = *args_.lse.at<float>(at.batch, at.row, at.head);
+      const double lse = load_lse(args_, at.batch, at.row, at.head);
       if (lse == kNone) continue;
       // The score that stands for lse is rounded, and the weight makes up for it.
-      const auto m = static_cast<float>(static_cast<double>(lse) / scale_);
-      const auto weight = static_cast<float>(std::exp(static_cast<double>(lse) - static_cast<double>(m) * scale_));
+      const auto m = static_cast<float>(lse / scale_);
+      const auto weight = static_cast<float>(std::exp(lse - static_cast<double>(m) * scale_));
       s_.row_max[lane + r] = m;
       s_.row_sum[lane + r] = weight;
       float* const to = s_.rows + static_cast<std::int64_t>(r) * sizes_.ld_v;
@@ -258,7 +259,7 @@ class ForwardTile {
     if (args_.init) {
       fill(values, sizes_.ld_v, 0);
       write_row(to, at, values, 1);
-      *args_.lse.at<float>(at.batch, at.row, at.head) = kNone;
+      store_lse(args_, at.batch, at.row, at.head, kNone);
     } else if (args_.last) {
       read_row(args_.acc, at, values);
       write_row(to, at, values, 1);
@@ -269,7 +270,7 @@ class ForwardTile {
     // Nothing seen: sum and values are 0, and 0 / 1 is the answer.
     write_row(args_.last ? args_.out : args_.acc, at, values, m == kNone ? 1.0F : sum);
     const double lse = static_cast<double>(m) * scale_ + std::log(static_cast<double>(sum));
-    *args_.lse.at<float>(at.batch, at.row, at.head) = m == kNone ? kNone : static_cast<float>(lse);
+    store_lse(args_, at.batch, at.row, at.head, m == kNone ? static_cast<double>(kNone) : lse);
   }
 
   void raise_max_logit(int head) {

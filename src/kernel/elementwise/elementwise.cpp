@@ -33,9 +33,9 @@ TensorView block(const TensorView& view, std::int64_t batch, std::int64_t first,
 }
 
 /// log(exp(a) + exp(b)), also where either is -inf.
-float log_add(float a, float b) {
-  const float high = std::max(a, b);
-  if (high == -std::numeric_limits<float>::infinity()) return high;
+double log_add(double a, double b) {
+  const double high = std::max(a, b);
+  if (high == -std::numeric_limits<double>::infinity()) return high;
   return high + std::log1p(std::exp(std::min(a, b) - high));
 }
 
@@ -101,17 +101,21 @@ void row_dot(const TensorView& out, const TensorView& dout, const TensorView& de
   });
 }
 
-void finish_with_sink(const TensorView& acc, const TensorView& lse, const TensorView& out, const float* sink,
-                      std::span<const RowSpan> rows, ThreadPool& threads) {
+void finish_with_sink(const RowState& state, const TensorView& out, const float* sink, std::span<const RowSpan> rows,
+                      ThreadPool& threads) {
+  const TensorView& acc = state.acc;
+  const TensorView& lse = state.lse;
   // First the factors, by row and head; rows outside the spans keep 1.
   const std::int64_t heads = lse.heads();
   std::vector<float> factor(static_cast<std::size_t>(lse.elements()), 1.0F);
   for_rows(rows, [&](std::int64_t batch, std::int64_t row) {
     for (std::int64_t head = 0; head < heads; ++head) {
       float& value = *lse.at<float>(batch, row, head);
-      const float with_sink = log_add(value, sink[head]);
-      factor[static_cast<std::size_t>((batch * lse.rows() + row) * heads + head)] = std::exp(value - with_sink);
-      value = with_sink;
+      const double without = static_cast<double>(value) + *state.lse_low.at<float>(batch, row, head);
+      const double with_sink = log_add(without, sink[head]);
+      const auto weight = static_cast<float>(std::exp(without - with_sink));
+      factor[static_cast<std::size_t>((batch * lse.rows() + row) * heads + head)] = weight;
+      value = static_cast<float>(with_sink);
     }
   });
   for_row_blocks(out, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t count) {

@@ -23,10 +23,15 @@ void add(const TensorView& from, const TensorView& to, ThreadPool& threads);
 /// delta = Σ over dims of dout·out, summed in float64. FlashAttention-2, equation for D (Dao 2023, section 3.1).
 void row_dot(const TensorView& out, const TensorView& dout, const TensorView& delta, ThreadPool& threads);
 
-/// out = acc in out's dtype; rows in `rows` take the sink in: with lse' = log(exp(lse) + exp(sink)),
-/// out = acc·exp(lse - lse') and lse = lse'. sink[head of the views].
-void finish_with_sink(const TensorView& acc, const TensorView& lse, const TensorView& out, const float* sink,
-                      std::span<const RowSpan> rows, ThreadPool& threads);
+/// A running state of rows: acc normalised, its log-sum-exp is lse + lse_low.
+struct RowState {
+  TensorView acc, lse, lse_low;
+};
+
+/// out = acc in out's dtype; rows in `rows` take the sink in: with lse' = log(exp(lse + lse_low) + exp(sink)),
+/// out = acc·exp(lse + lse_low - lse') and lse = lse'. sink[head of the views].
+void finish_with_sink(const RowState& state, const TensorView& out, const float* sink, std::span<const RowSpan> rows,
+                      ThreadPool& threads);
 
 /// lse = sink for `rows`.
 void fill_sink(const TensorView& lse, const float* sink, std::span<const RowSpan> rows);

@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernel/row_state.hpp"
 #include "kernel/reference/rows.hpp"
 
 namespace rotunda::reference {
@@ -42,7 +43,7 @@ class HeadForward {
     lse_ = kMinusInfinity;
     std::fill(out_.begin(), out_.end(), 0.0);
     if (args_.init) return;
-    lse_ = *args_.lse.template at<float>(b_, row, head_);
+    lse_ = load_lse(args_, b_, row, head_);
     load(args_.acc.template at<float>(b_, row, head_), out_);
   }
 
@@ -77,7 +78,7 @@ class HeadForward {
   }
 
   void finish(std::int64_t row) {
-    *args_.lse.template at<float>(b_, row, head_) = static_cast<float>(lse_);
+    store_lse(args_, b_, row, head_, lse_);
     if (args_.last) {
       store<T>(out_, args_.out.template at<T>(b_, row, head_));
     } else {

@@ -1,0 +1,111 @@
+// What a plan chooses, and what it says of the rest.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "rotunda/info.hpp"
+#include "rotunda/plan.hpp"
+#include "support/error_test.hpp"
+
+namespace rotunda {
+namespace {
+
+const char* const kText = "b=1 s_q=4096 h_q=8 h_kv=2 d=64 mask=causal grad=1";
+
+std::string reason(const Plan& plan, const std::string& what) {
+  const auto found = std::find_if(plan.refusals.begin(), plan.refusals.end(),
+                                  [&](const Refusal& refusal) { return refusal.what == what; });
+  return found == plan.refusals.end() ? "" : found->reason;
+}
+
+void expect_refused(const PlanOptions& options, ErrorKind kind, const std::string& word, int ranks = 4) {
+  EXPECT_ERROR((void)make_plan(parse_problem(kText), options, 0, ranks), kind, word);
+}
+
+TEST(Selection, GivesAReasonForEverythingNotChosen) {
+  const auto plan = make_plan(parse_problem(kText), {}, 0, 4);
+  EXPECT_EQ(plan->kernel, "cpu");
+  EXPECT_EQ(plan->transport, "local");
+  EXPECT_NE(reason(*plan, "kernel reference"), "");
+  EXPECT_NE(reason(*plan, "transport nccl"), "");
+  const auto schedules = std::count_if(plan->refusals.begin(), plan->refusals.end(), [](const Refusal& refusal) {
+    return refusal.reason.find("predicted") != std::string::npos;
+  });
+  EXPECT_EQ(schedules, 7);  // 4 schedules on 2 shards, less the one taken
+}
+
+TEST(Selection, BalancesACausalMask) {
+  EXPECT_EQ(make_plan(parse_problem(kText), {}, 0, 4)->shard.kind, ShardKind::dual_chunk);
+}
+
+TEST(Selection, KeepsAWindowContiguous) {
+  const Problem problem = parse_problem("b=1 s_q=4096 h_q=8 h_kv=2 d=64 mask=causal window=63,0");
+  EXPECT_EQ(make_plan(problem, {}, 0, 4)->shard.kind, ShardKind::contiguous);
+}
+
+TEST(Selection, KeepsDocumentsWhole) {
+  const Problem problem = parse_problem("layout=thd cu_q=0,512,1024,1536,2048 h_q=8 h_kv=2 d=64 mask=causal");
+  const auto plan = make_plan(problem, {}, 0, 4);
+  EXPECT_EQ(cost(problem, plan->forward).bytes_received, 0) << plan->summary();
+}
+
+TEST(Selection, RefusesWithEveryReason) {
+  PlanOptions options;
+  options.kernel = "fa4";
+  expect_refused(options, ErrorKind::unsupported, "not in this build");
+  options.kernel = "fastest";
+  expect_refused(options, ErrorKind::bad_input, "allowed: auto, cpu, reference");
+  options = {};
+  options.transport = "nccl";
+  expect_refused(options, ErrorKind::unsupported, "nccl");
+  options.transport = "pigeon";
+  expect_refused(options, ErrorKind::bad_input, "allowed: auto, local");
+  options = {};
+  options.device = "cuda";
+  expect_refused(options, ErrorKind::unsupported, "cuda");
+  options.device = "tpu";
+  expect_refused(options, ErrorKind::bad_input, "allowed: auto, cpu, cuda");
+  options = {};
+  options.schedule = ScheduleKind::a2a_p2p;
+  options.inner = 3;
+  expect_refused(options, ErrorKind::bad_input, "inner=3 does not divide 4 ranks");
+  options.schedule = ScheduleKind::p2p;
+  options.inner = 2;
+  expect_refused(options, ErrorKind::bad_input, "inner=2 is for schedule a2a_p2p");
+  options = {};
+  options.shard = ShardKind::striped;
+  options.chunk_size = 8;
+  expect_refused(options, ErrorKind::bad_input, "chunk-size=8 is for shard balanced");
+  expect_refused({}, ErrorKind::bad_input, "rank 0 of 0 ranks", 0);
+}
+
+TEST(Selection, DisabledKernelsSaySo) {
+  ASSERT_EQ(setenv("ROTUNDA_DISABLE", "cpu", 1), 0);
+  expect_refused({}, ErrorKind::unsupported, "cpu disabled by ROTUNDA_DISABLE");
+  ASSERT_EQ(setenv("ROTUNDA_DISABLE", "local", 1), 0);
+  expect_refused({}, ErrorKind::unsupported, "local (disabled by ROTUNDA_DISABLE)");
+  unsetenv("ROTUNDA_DISABLE");
+}
+
+TEST(Selection, MixedKeepsBothSchedules) {
+  PlanOptions options;
+  options.schedule = ScheduleKind::p2p;
+  options.backward_schedule = ScheduleKind::a2a;
+  const auto plan = make_plan(parse_problem(kText), options, 1, 4);
+  EXPECT_EQ(plan->forward_schedule.kind, ScheduleKind::p2p);
+  EXPECT_EQ(plan->backward_schedule.kind, ScheduleKind::a2a);
+  EXPECT_EQ(plan->summary(), "p2p / a2a, dual_chunk, cpu, local");
+}
+
+TEST(Info, ListsTheContractsVariables) {
+  const auto variables = environment_variables();
+  for (const char* name : {"ROTUNDA_DISABLE", "ROTUNDA_LOG", "ROTUNDA_TIMEOUT", "ROTUNDA_CUDNN_PATH", "ROTUNDA_CACHE",
+                           "ROTUNDA_TEST_REQUIRED"}) {
+    EXPECT_TRUE(std::any_of(variables.begin(), variables.end(), [&](const Variable& v) { return v.name == name; }))
+        << name;
+  }
+}
+
+}  // namespace
+}  // namespace rotunda
