@@ -27,11 +27,11 @@ class BackwardBuilder {
       if (i == 0) post_inputs(0);
       if (i + 1 < stages_.size()) post_inputs(i + 1);
       b_.await(work_[i].arrival);
+      if (begins_group(i)) open_query_gradients(i);
       if (stages_[i].active) attend(i);
       collect_key_gradients();
       send_key_gradients(i);
-      const bool group_ends = i + 1 == stages_.size() || stages_[i + 1].item.group != stages_[i].item.group;
-      if (group_ends) finish_query_gradients(i);
+      if (ends_group(i)) finish_query_gradients(i);
     }
     collect_key_gradients();
     b_.await(std::exchange(query_results_, -1));
@@ -44,9 +44,14 @@ class BackwardBuilder {
  private:
   struct Work {  // of an item
     Region k, v, dk, dv;
-    Region q, dout, lse, delta, dq;
+    Region q, dout, lse, delta;
     int arrival = -1;
   };
+
+  [[nodiscard]] bool begins_group(std::size_t i) const {
+    return i == 0 || stages_[i - 1].item.group != stages_[i].item.group;
+  }
+  [[nodiscard]] bool ends_group(std::size_t i) const { return i + 1 == stages_.size() || begins_group(i + 1); }
 
   std::array<Region, 2> pair(const char* name, DType dtype, std::int64_t rows, std::int64_t heads, int dim) {
     const auto slot = [&](int i) { return b_.workspace(fmt::format("{}{}", name, i), dtype, rows, heads, dim); };
@@ -161,17 +166,14 @@ class BackwardBuilder {
       work.dout = user(Binding::dout);
       work.lse = user(Binding::lse);
       work.delta = narrow_heads(delta_, heads);
-      work.dq = dq_ ? narrow_heads(dq_, 0, heads.count) : user(Binding::dq);
       return;
     }
-    const bool group_begins = i == 0 || stages_[i - 1].item.group != stages_[i].item.group;
-    if (!group_begins) {
+    if (!begins_group(i)) {
       const Work& before = work_[i - 1];
       work.q = before.q;
       work.dout = before.dout;
       work.lse = before.lse;
       work.delta = before.delta;
-      work.dq = before.dq;
       return;
     }
     const auto slot = [&](Slots& slots) { return narrow_heads(slots.next(b_), 0, heads.count); };
@@ -179,13 +181,25 @@ class BackwardBuilder {
     work.dout = slot(dout_slots_);
     work.lse = slot(lse_slots_);
     work.delta = slot(delta_slots_);
-    work.dq = slot(dq_slots_);
     b_.transfer_queries(i,
                         {{b_.bound(Binding::q), work.q},
                          {b_.bound(Binding::dout), work.dout},
                          {b_.bound(Binding::lse), work.lse},
                          {delta_, work.delta}},
                         transfers);
+  }
+
+  /// Where the head group's query gradients are summed. Not before its work begins: until then the slot may still be
+  /// on its way.
+  void open_query_gradients(std::size_t i) {
+    const HeadRange heads = stages_[i].item.q;
+    if (!b_.team().queries_in_place()) {
+      group_dq_ = narrow_heads(dq_slots_.next(b_), 0, heads.count);
+    } else if (dq_) {
+      group_dq_ = narrow_heads(dq_, 0, heads.count);
+    } else {
+      group_dq_ = narrow_heads(b_.bound(Binding::dq), heads);
+    }
   }
 
   void attend(std::size_t i) {
@@ -202,7 +216,7 @@ class BackwardBuilder {
     step.dout = work.dout;
     step.lse = work.lse;
     step.delta = work.delta;
-    step.dq = work.dq;
+    step.dq = group_dq_;
     step.dk = work.dk;
     step.dv = work.dv;
     step.q_head = stage.item.q.begin;
@@ -237,8 +251,8 @@ class BackwardBuilder {
     receive_key_gradients(i, transfers);
     arriving_ = b_.post(fmt::format("key gradients of item {}", i), std::move(transfers));
     if (!gives) return;
-    (narrow ? narrow_dk_slots_ : dk_slots_).sent_by(arriving_, dk);
-    (narrow ? narrow_dv_slots_ : dv_slots_).sent_by(arriving_, dv);
+    (narrow ? narrow_dk_slots_ : dk_slots_).sent_by(arriving_);
+    (narrow ? narrow_dv_slots_ : dv_slots_).sent_by(arriving_);
   }
 
   struct Gradient {
@@ -294,7 +308,7 @@ class BackwardBuilder {
 
   void finish_query_gradients(std::size_t i) {
     const Stage& stage = stages_[i];
-    Region dq = work_[i].dq;
+    Region dq = group_dq_;
     if (b_.team().queries_in_place()) {
       if (dq_ && stage.item.q.count > 0) b_.add(Convert{dq, narrow_heads(b_.bound(Binding::dq), stage.item.q)});
       return;
@@ -309,7 +323,7 @@ class BackwardBuilder {
     b_.return_queries(i, {{b_.bound(Binding::dq), dq}}, transfers);
     b_.await(std::exchange(query_results_, -1));
     query_results_ = b_.post(fmt::format("query gradients of head group {}", stage.item.group), std::move(transfers));
-    (narrow ? narrow_dq_slots_ : dq_slots_).sent_by(query_results_, dq);
+    (narrow ? narrow_dq_slots_ : dq_slots_).sent_by(query_results_);
   }
 
   Builder& b_;
@@ -320,6 +334,7 @@ class BackwardBuilder {
   Slots k_slots_, v_slots_, dk_slots_, dv_slots_, narrow_dk_slots_, narrow_dv_slots_, arrived_dk_, arrived_dv_;
   Slots q_slots_, dout_slots_, lse_slots_, delta_slots_, dq_slots_, narrow_dq_slots_;
   Region delta_, dq_;
+  Region group_dq_;        // of the head group at hand
   Region dk_, dv_;         // where this rank's own key gradients are summed
   std::vector<Add> sums_;  // of the key gradients on their way
   int arriving_ = -1, query_results_ = -1;

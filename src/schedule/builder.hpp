@@ -108,8 +108,8 @@ class Slots {
   explicit Slots(std::array<Region, 2> regions) : regions_(regions) {}
   /// Turns to the other slot, once what was sent from it has left (a step).
   Region next(Builder& builder);
-  /// The exchange that sends from the slot which `region` is part of.
-  void sent_by(int exchange, const Region& region) { sent_[regions_[0].buffer == region.buffer ? 0 : 1] = exchange; }
+  /// The exchange that sends from the current slot.
+  void sent_by(int exchange) { sent_[turn_] = exchange; }
 
  private:
   std::array<Region, 2> regions_;

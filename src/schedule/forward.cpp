@@ -32,9 +32,9 @@ class ForwardBuilder {
       if (i == 0) post_inputs(0);
       if (i + 1 < stages_.size()) post_inputs(i + 1);
       b_.await(arrivals_[i]);
+      if (begins_group(i)) open_results(i);
       if (stages_[i].active) attend(i);
-      const bool group_ends = i + 1 == stages_.size() || stages_[i + 1].item.group != stages_[i].item.group;
-      if (group_ends && !b_.team().queries_in_place()) return_results(i);
+      if (ends_group(i) && !b_.team().queries_in_place()) return_results(i);
     }
     b_.await(std::exchange(results_, -1));
     if (p_.max_logit) reduce_max_logit();
@@ -44,9 +44,11 @@ class ForwardBuilder {
   struct Keys {
     Region k, v;
   };
-  struct Queries {
-    Region q, out, lse;
-  };
+
+  [[nodiscard]] bool begins_group(std::size_t i) const {
+    return i == 0 || stages_[i - 1].item.group != stages_[i].item.group;
+  }
+  [[nodiscard]] bool ends_group(std::size_t i) const { return i + 1 == stages_.size() || begins_group(i + 1); }
 
   void allocate() {
     std::int64_t rows = 0;
@@ -114,29 +116,37 @@ class ForwardBuilder {
   void post_queries(std::size_t i, Transfers& transfers) {
     const HeadRange heads = stages_[i].item.q;
     if (b_.team().queries_in_place()) {
-      const auto user = [&](Binding binding) { return narrow_heads(b_.bound(binding), heads); };
-      queries_[i] = {user(Binding::q), user(Binding::out), user(Binding::lse)};
+      queries_[i] = narrow_heads(b_.bound(Binding::q), heads);
       return;
     }
-    const bool group_begins = i == 0 || stages_[i - 1].item.group != stages_[i].item.group;
-    if (!group_begins) {
+    if (!begins_group(i)) {
       queries_[i] = queries_[i - 1];
       return;
     }
-    const auto slot = [&](Slots& slots) { return narrow_heads(slots.next(b_), 0, heads.count); };
-    queries_[i] = {slot(q_slots_), slot(out_slots_), slot(lse_slots_)};
-    b_.transfer_queries(i, {{b_.bound(Binding::q), queries_[i].q}}, transfers);
+    queries_[i] = narrow_heads(q_slots_.next(b_), 0, heads.count);
+    b_.transfer_queries(i, {{b_.bound(Binding::q), queries_[i]}}, transfers);
+  }
+
+  /// Where the head group's results go. Not before its work begins: until then the slots may still be on their way.
+  void open_results(std::size_t i) {
+    const HeadRange heads = stages_[i].item.q;
+    if (b_.team().queries_in_place()) {
+      out_ = narrow_heads(b_.bound(Binding::out), heads);
+      lse_ = narrow_heads(b_.bound(Binding::lse), heads);
+    } else {
+      out_ = narrow_heads(out_slots_.next(b_), 0, heads.count);
+      lse_ = narrow_heads(lse_slots_.next(b_), 0, heads.count);
+    }
   }
 
   void attend(std::size_t i) {
     const Stage& stage = stages_[i];
-    const Queries& queries = queries_[i];
     const bool sink = p_.sink != Sink::none;
     Attend step;
-    step.q = queries.q;
+    step.q = queries_[i];
     step.k = keys_[i].k;
     step.v = keys_[i].v;
-    step.lse = queries.lse;
+    step.lse = lse_;
     step.slices = stage.slices;
     step.q_head = stage.item.q.begin;
     step.kv_head = stage.item.kv.begin;
@@ -146,22 +156,21 @@ class ForwardBuilder {
       step.acc = narrow_heads(acc_, 0, stage.item.q.count);
       step.lse_low = narrow_heads(lse_low_, 0, stage.item.q.count);
     }
-    if (step.last) step.out = queries.out;
+    if (step.last) step.out = out_;
     if (p_.max_logit) step.max_logit = narrow_heads(narrow_rows(max_logit_, b_.rank(), 1), stage.item.q);
     b_.add(step);
     if (!stage.last || !sink) return;
     b_.bind_sink();
-    b_.add(Finish{step.acc, queries.lse, step.lse_low, queries.out, stage.item.q.begin, b_.real_attended_rows()});
+    b_.add(Finish{step.acc, lse_, step.lse_low, out_, stage.item.q.begin, b_.real_attended_rows()});
   }
 
   void return_results(std::size_t i) {
     Transfers transfers;
-    b_.return_queries(i, {{b_.bound(Binding::out), queries_[i].out}, {b_.bound(Binding::lse), queries_[i].lse}},
-                      transfers);
+    b_.return_queries(i, {{b_.bound(Binding::out), out_}, {b_.bound(Binding::lse), lse_}}, transfers);
     b_.await(std::exchange(results_, -1));  // of the group before: they arrived while this one was computed
     results_ = b_.post(fmt::format("results of head group {}", stages_[i].item.group), std::move(transfers));
-    out_slots_.sent_by(results_, queries_[i].out);
-    lse_slots_.sent_by(results_, queries_[i].lse);
+    out_slots_.sent_by(results_);
+    lse_slots_.sent_by(results_);
   }
 
   void reduce_max_logit() {
@@ -178,10 +187,11 @@ class ForwardBuilder {
   Builder& b_;
   const Problem& p_;
   std::vector<Stage> stages_;
-  std::vector<Keys> keys_;        // by item
-  std::vector<Queries> queries_;  // by item
-  std::vector<int> arrivals_;     // by item: the exchange that brings its inputs
+  std::vector<Keys> keys_;       // by item
+  std::vector<Region> queries_;  // by item
+  std::vector<int> arrivals_;    // by item: the exchange that brings its inputs
   Slots k_slots_, v_slots_, q_slots_, out_slots_, lse_slots_;
+  Region out_, lse_;  // of the head group at hand
   Region acc_, lse_low_, max_logit_;
   std::int64_t q_heads_ = 0;
   bool needs_state_ = false;

@@ -5,22 +5,14 @@
 
 #include "base/fail.hpp"
 #include "base/half.hpp"
+#include "kernel/oracle/rounding.hpp"
 #include "rotunda/oracle.hpp"
 
 namespace rotunda {
 namespace {
 
-constexpr double kFp32Rounding = 0x1p-24;
-
-/// Greatest relative error of one rounding to the dtype.
-double rounding(DType dtype) {
-  switch (dtype) {
-    case DType::bf16: return 0x1p-8;
-    case DType::fp16: return 0x1p-11;
-    case DType::fp32: break;
-  }
-  return kFp32Rounding;
-}
+using oracle_detail::kFp32Rounding;
+using oracle_detail::rounding;
 
 /// Half the step between the smallest numbers of the dtype, which fp16 results do reach.
 double smallest_rounding(DType dtype) {
@@ -115,7 +107,7 @@ std::vector<Grade> grade(const Problem& problem, const OracleResult& want, const
   sums("dq", &Answers::dq, floors.dq, got.dq);
   sums("dk", &Answers::dk, floors.dk, got.dk);
   sums("dv", &Answers::dv, floors.dv, got.dv);
-  sums("dsink", &Answers::dsink, rounding(problem.dtype) * floors.dsink, got.dsink);
+  sums("dsink", &Answers::dsink, floors.dsink, got.dsink);
   return grades;
 }
 

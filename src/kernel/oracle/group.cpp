@@ -204,7 +204,10 @@ void Group<Arithmetic>::finish_heads(ErrorFloors& floors) {
       if (!has_sink() || task_.real[row] == 0) continue;
       const double share = std::exp(sink(member) - one.lse[row]);
       dsink -= share * one.delta[row];
-      variance += share * share * one.delta_spread[row] * one.delta_spread[row];
+      // out is rounded to the dtype in delta, and lse to fp32 in the share.
+      const double from_out = rounding(p.dtype) * one.delta_spread[row];
+      const double from_lse = 2 * kFp32Rounding * std::max(1.0, std::abs(one.lse[row])) * one.delta[row];
+      variance += share * share * (from_out * from_out + from_lse * from_lse);
     }
     if (p.grad) answers_.dsink[head] += dsink;
     floors.dsink = std::max(floors.dsink, std::sqrt(variance));

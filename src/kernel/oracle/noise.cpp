@@ -9,8 +9,6 @@
 namespace rotunda::oracle_detail {
 namespace {
 
-constexpr double kFp32Rounding = 0x1p-24;  // greatest relative error of one fp32 rounding
-
 double rounded(DType dtype, double x) {
   return dispatch_dtype(dtype, [&](auto element) {
     return static_cast<double>(static_cast<float>(decltype(element)(static_cast<float>(x))));

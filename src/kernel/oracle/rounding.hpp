@@ -2,8 +2,21 @@
 #pragma once
 
 #include "base/half.hpp"
+#include "rotunda/tensor.hpp"
 
 namespace rotunda::oracle_detail {
+
+inline constexpr double kFp32Rounding = 0x1p-24;  // greatest relative error of one fp32 rounding
+
+/// Greatest relative error of one rounding to the dtype.
+[[nodiscard]] inline double rounding(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return 0x1p-8;
+    case DType::fp16: return 0x1p-11;
+    case DType::fp32: break;
+  }
+  return kFp32Rounding;
+}
 
 struct Exact {
   using Real = double;
