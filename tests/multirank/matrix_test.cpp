@@ -68,7 +68,7 @@ std::string packed_layout(std::uint64_t seed) {
 }
 
 using Param = std::tuple<Row, DType>;
-class Matrix : public ::testing::TestWithParam<Param> {};
+class LongMatrix : public ::testing::TestWithParam<Param> {};
 
 void run_layouts(const std::vector<Problem>& layouts) {
   // All layouts hold the same numbers at the same packed index, so one oracle serves them.
@@ -94,14 +94,14 @@ void run_layouts(const std::vector<Problem>& layouts) {
   }
 }
 
-TEST_P(Matrix, MatchesTheOracle) {
+TEST_P(LongMatrix, MatchesTheOracle) {
   const auto& [row, dtype] = GetParam();
   const std::string dense = fmt::format("b=1 s_q={}", kLength);
   run_layouts({problem_of(row, dtype, "layout=bshd " + dense), problem_of(row, dtype, "layout=sbhd " + dense)});
   run_layouts({problem_of(row, dtype, packed_layout(static_cast<std::uint64_t>(row.d + row.h_q)))});
 }
 
-INSTANTIATE_TEST_SUITE_P(TransformerEngine, Matrix,
+INSTANTIATE_TEST_SUITE_P(TransformerEngine, LongMatrix,
                          ::testing::Combine(::testing::ValuesIn(kRows),
                                             ::testing::Values(DType::bf16, DType::fp16, DType::fp32)),
                          [](const auto& param_info) {

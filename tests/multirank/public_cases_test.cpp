@@ -129,7 +129,7 @@ TEST(PublicValues, P03InfinityInUnusedRowsStaysThere) {
   }
 }
 
-TEST(PublicValues, P04GradientsDoNotGetWorseWithTheRing) {
+TEST(PublicValues, LongP04GradientsDoNotGetWorseWithTheRing) {
   for (const char* id : {"P04", "P04_none"}) {
     const CaseFile c = read_case(id);
     ProblemTensors tensors = make_tensors(c);
