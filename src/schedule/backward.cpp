@@ -181,12 +181,12 @@ class BackwardBuilder {
     work.dout = slot(dout_slots_);
     work.lse = slot(lse_slots_);
     work.delta = slot(delta_slots_);
-    b_.transfer_queries(i,
-                        {{b_.bound(Binding::q), work.q},
-                         {b_.bound(Binding::dout), work.dout},
-                         {b_.bound(Binding::lse), work.lse},
-                         {delta_, work.delta}},
-                        transfers);
+    b_.move_queries(i,
+                    {{b_.bound(Binding::q), work.q},
+                     {b_.bound(Binding::dout), work.dout},
+                     {b_.bound(Binding::lse), work.lse},
+                     {delta_, work.delta}},
+                    Builder::Direction::to_gathered, transfers);
   }
 
   /// Where the head group's query gradients are summed. Not before its work begins: until then the slot may still be
@@ -320,7 +320,7 @@ class BackwardBuilder {
       dq = narrow_dq;
     }
     Transfers transfers;
-    b_.return_queries(i, {{b_.bound(Binding::dq), dq}}, transfers);
+    b_.move_queries(i, {{b_.bound(Binding::dq), dq}}, Builder::Direction::to_user, transfers);
     b_.await(std::exchange(query_results_, -1));
     query_results_ = b_.post(fmt::format("query gradients of head group {}", stage.item.group), std::move(transfers));
     (narrow ? narrow_dq_slots_ : dq_slots_).sent_by(query_results_);

@@ -219,42 +219,23 @@ void Builder::transfer_keys(std::size_t index, const Stage& stage, Region k, Reg
   }
 }
 
-void Builder::transfer_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Transfers& transfers) {
+void Builder::move_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Direction direction,
+                           Transfers& transfers) {
+  const bool gathers = direction == Direction::to_gathered;
   for (const Segment& segment : q_segments_.list) {
-    for (const auto& [user, gathered] : tensors) {
-      const Region to = narrow_rows(gathered, segment.row, segment.len);
+    for (const QueryTensor& tensor : tensors) {
+      const Region gathered = narrow_rows(tensor.gathered, segment.row, segment.len);
       if (segment.owner != rank()) {
-        transfers.receives.push_back({segment.owner, to});
+        (gathers ? transfers.receives : transfers.sends).push_back({segment.owner, gathered});
         continue;
       }
-      const Region from = narrow_rows(user, segment.owner_row, segment.len);
+      const Region user = narrow_rows(tensor.user, segment.owner_row, segment.len);
       for (const int member : team_.members(rank())) {
-        const Region part = narrow_heads(from, items(member)[index].q);
+        const Region part = narrow_heads(user, items(member)[index].q);
         if (member != rank()) {
-          transfers.sends.push_back({member, part});
+          (gathers ? transfers.sends : transfers.receives).push_back({member, part});
         } else if (part.heads > 0) {
-          add(Convert{part, to});
-        }
-      }
-    }
-  }
-}
-
-void Builder::return_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Transfers& transfers) {
-  for (const Segment& segment : q_segments_.list) {
-    for (const auto& [user, gathered] : tensors) {
-      const Region from = narrow_rows(gathered, segment.row, segment.len);
-      if (segment.owner != rank()) {
-        transfers.sends.push_back({segment.owner, from});
-        continue;
-      }
-      const Region to = narrow_rows(user, segment.owner_row, segment.len);
-      for (const int member : team_.members(rank())) {
-        const Region part = narrow_heads(to, items(member)[index].q);
-        if (member != rank()) {
-          transfers.receives.push_back({member, part});
-        } else if (part.heads > 0) {
-          add(Convert{from, part});
+          add(gathers ? Convert{part, gathered} : Convert{gathered, part});
         }
       }
     }

@@ -71,10 +71,11 @@ class Builder {
   /// K and V rows for item `index`: this rank's to the workers that need them, the owners' into k and v, whose rows are
   /// the stage's keys; own rows are copied at once.
   void transfer_keys(std::size_t index, const Stage& stage, Region k, Region v, Transfers& transfers);
-  /// Query-side tensors of the team to the members that compute item `index`'s heads; own rows are copied at once.
-  void transfer_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Transfers& transfers);
-  /// And their results back; own rows are copied at once.
-  void return_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Transfers& transfers);
+  enum class Direction { to_gathered, to_user };
+  /// Query-side tensors of the team to the members that compute item `index`'s heads, or their results back to the
+  /// queries' owners; own rows are copied at once.
+  void move_queries(std::size_t index, const std::vector<QueryTensor>& tensors, Direction direction,
+                    Transfers& transfers);
 
   /// Waits for all sends, lays out the workspace and hands the program over.
   [[nodiscard]] Program finish();

@@ -124,7 +124,7 @@ class ForwardBuilder {
       return;
     }
     queries_[i] = narrow_heads(q_slots_.next(b_), 0, heads.count);
-    b_.transfer_queries(i, {{b_.bound(Binding::q), queries_[i]}}, transfers);
+    b_.move_queries(i, {{b_.bound(Binding::q), queries_[i]}}, Builder::Direction::to_gathered, transfers);
   }
 
   /// Where the head group's results go. Not before its work begins: until then the slots may still be on their way.
@@ -166,7 +166,8 @@ class ForwardBuilder {
 
   void return_results(std::size_t i) {
     Transfers transfers;
-    b_.return_queries(i, {{b_.bound(Binding::out), out_}, {b_.bound(Binding::lse), lse_}}, transfers);
+    b_.move_queries(i, {{b_.bound(Binding::out), out_}, {b_.bound(Binding::lse), lse_}}, Builder::Direction::to_user,
+                    transfers);
     b_.await(std::exchange(results_, -1));  // of the group before: they arrived while this one was computed
     results_ = b_.post(fmt::format("results of head group {}", stages_[i].item.group), std::move(transfers));
     out_slots_.sent_by(results_);

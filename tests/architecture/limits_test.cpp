@@ -92,7 +92,9 @@ std::string unwanted_word(const std::string& line) {
 TEST(Limits, UnwantedWordsAreFound) {
   EXPECT_NE(unwanted_word(std::string("cd /ho") + "me/me/x"), "");
   EXPECT_NE(unwanted_word(std::string("// TO") + "DO: later"), "");
-  EXPECT_EQ(unwanted_word("the homework, its/root/of evil"), "");
+  EXPECT_EQ(unwanted_word("the homework, its/"
+                          "root/of evil"),
+            "");
 }
 
 TEST(Limits, NothingSpeaksOfOneMachine) {
