@@ -46,6 +46,7 @@ endif()
 if(ROTUNDA_SANITIZE)
   add_compile_options(-fsanitize=${ROTUNDA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${ROTUNDA_SANITIZE})
+  add_compile_definitions(ROTUNDA_FEW_TARGETS)  # src/kernel/targets.hpp
 endif()
 if(ROTUNDA_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernel/cpu/targets.hpp"
+#include "kernel/targets.hpp"
 // After the choice of targets.
 #include <hwy/highway.h>
 

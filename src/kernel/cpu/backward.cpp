@@ -1,4 +1,4 @@
-#include "kernel/cpu/targets.hpp"
+#include "kernel/targets.hpp"
 #include "kernel/cpu/tile_work.hpp"
 
 #undef HWY_TARGET_INCLUDE

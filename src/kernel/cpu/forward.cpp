@@ -1,6 +1,6 @@
-#include "kernel/row_state.hpp"
-#include "kernel/cpu/targets.hpp"
 #include "kernel/cpu/tile_work.hpp"
+#include "kernel/row_state.hpp"
+#include "kernel/targets.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernel/cpu/forward.cpp"

@@ -1,4 +1,5 @@
 #include "kernel/oracle/matmul.hpp"
+#include "kernel/targets.hpp"
 
 #include <algorithm>
 
