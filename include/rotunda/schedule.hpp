@@ -76,8 +76,8 @@ struct AwaitSent { int exchange; };
 struct Fill { Region to; double value; };
 /// to = from, converted to to's dtype.
 struct Convert { Region from, to; };
-/// to += from (fp32).
-struct Add { Region from, to; };
+/// to += from (fp32). low (may be none) += what the rounding of that sum lost.
+struct Add { Region from, to, low; };
 /// lse of real rows = sink: rows that see nothing (yet) of a problem with a sink.
 struct FillSink { Region lse; std::vector<RowSpan> rows; };
 /// delta = rowsum(dout ∘ out), fp32.

@@ -114,7 +114,7 @@ void Executor::perform(const Convert& step) {
 }
 
 void Executor::perform(const Add& step) {
-  elementwise::add(view(step.from), view(step.to), r_.threads);
+  elementwise::add(view(step.from), view(step.to), view(step.low), r_.threads);
 }
 
 void Executor::perform(const FillSink& step) {

@@ -22,7 +22,14 @@ Sequence sequence_of(const Problem& p, std::int64_t entry) {
   return {entry, 0, p.lens_q.empty() ? p.s_q : p.lens_q[at], 0, p.lens_k.empty() ? p.s_k : p.lens_k[at]};
 }
 
+// A slice takes 72 bytes and is looked at on every rank; beyond this a plan would take minutes and gigabytes.
+constexpr std::size_t kMostSlices = std::size_t{1} << 22;
+
 void add(std::vector<Slice>& slices, const Slice& slice) {
+  if (slices.size() == kMostSlices) {
+    fail(ErrorKind::unsupported,
+         "problem: the mask takes more than {} slices; allowed: fewer batch entries, sequences or chunks", kMostSlices);
+  }
   if (const auto seen = canonical(slice)) slices.push_back(*seen);
 }
 

@@ -35,6 +35,10 @@ class BackwardBuilder {
     }
     collect_key_gradients();
     b_.await(std::exchange(query_results_, -1));
+    if (dk_low_) {
+      b_.add(Add{dk_low_, dk_, {}});
+      b_.add(Add{dv_low_, dv_, {}});
+    }
     if (!whole_ && p_.dtype != DType::fp32) {
       b_.add(Convert{dk_, b_.bound(Binding::dk)});
       b_.add(Convert{dv_, b_.bound(Binding::dv)});
@@ -129,6 +133,12 @@ class BackwardBuilder {
     dv_ = in_user ? b_.bound(Binding::dv) : b_.workspace("dv sum", DType::fp32, rows, p_.h_kv, p_.d_v);
     b_.add(Fill{dk_, 0});
     b_.add(Fill{dv_, 0});
+    if (!whole_ && p_.dtype == DType::fp32 && b_.ranks() > 1) {
+      dk_low_ = b_.workspace("low bits of dk", DType::fp32, rows, p_.h_kv, p_.d);
+      dv_low_ = b_.workspace("low bits of dv", DType::fp32, rows, p_.h_kv, p_.d_v);
+      b_.add(Fill{dk_low_, 0});
+      b_.add(Fill{dv_low_, 0});
+    }
     if (!b_.team().queries_in_place()) b_.add(Fill{b_.bound(Binding::dq), 0});
   }
 
@@ -245,8 +255,8 @@ class BackwardBuilder {
     const bool gives = stage.active && !stage.in_place;
     for (const Segment& segment : stage.keys.list) {
       if (!gives) break;
-      give(stage, segment, {dk, dk_}, transfers);
-      give(stage, segment, {dv, dv_}, transfers);
+      give(stage, segment, {dk, dk_, dk_low_}, transfers);
+      give(stage, segment, {dv, dv_, dv_low_}, transfers);
     }
     receive_key_gradients(i, transfers);
     arriving_ = b_.post(fmt::format("key gradients of item {}", i), std::move(transfers));
@@ -256,8 +266,17 @@ class BackwardBuilder {
   }
 
   struct Gradient {
-    Region part, sum;  ///< of the stage's keys; of this rank's own rows
+    Region part;      ///< of the stage's keys
+    Region sum, low;  ///< of this rank's own rows
   };
+
+  /// sum += part for own rows [row, row + part.rows) and these KV heads.
+  static Add sum_of(const Gradient& gradient, Region part, std::int64_t row, HeadRange heads) {
+    const auto own = [&](Region region) {
+      return region ? narrow_heads(narrow_rows(region, row, part.rows), heads) : region;
+    };
+    return {part, own(gradient.sum), own(gradient.low)};
+  }
 
   void give(const Stage& stage, const Segment& segment, Gradient gradient, Transfers& transfers) {
     const Region part = narrow_rows(gradient.part, segment.row, segment.len);
@@ -265,11 +284,11 @@ class BackwardBuilder {
       transfers.sends.push_back({segment.owner, part});
       return;
     }
-    const Region own = narrow_heads(narrow_rows(gradient.sum, segment.owner_row, segment.len), stage.item.kv);
+    const Add sum = sum_of(gradient, part, segment.owner_row, stage.item.kv);
     if (whole_) {
-      b_.add(Convert{part, own});
+      b_.add(Convert{sum.from, sum.to});
     } else {
-      b_.add(Add{part, own});
+      b_.add(sum);
     }
   }
 
@@ -284,15 +303,15 @@ class BackwardBuilder {
       if (worker == b_.rank()) continue;
       const Item& item = b_.items(worker)[i];
       for (const Segment& segment : b_.rows_for(worker, item).list) {
-        for (const auto& [sum, arrived] : {std::pair{dk_, arrived_dk}, std::pair{dv_, arrived_dv}}) {
-          const Region own = narrow_heads(narrow_rows(sum, segment.owner_row, segment.len), item.kv);
+        for (const Gradient& gradient : {Gradient{arrived_dk, dk_, dk_low_}, Gradient{arrived_dv, dv_, dv_low_}}) {
           if (whole_) {
-            transfers.receives.push_back({worker, own});
+            const Region own = narrow_rows(gradient.sum, segment.owner_row, segment.len);
+            transfers.receives.push_back({worker, narrow_heads(own, item.kv)});
             continue;
           }
-          const Region landing = narrow_heads(narrow_rows(arrived, row, segment.len), 0, item.kv.count);
+          const Region landing = narrow_heads(narrow_rows(gradient.part, row, segment.len), 0, item.kv.count);
           transfers.receives.push_back({worker, landing});
-          sums_.push_back({landing, own});
+          sums_.push_back(sum_of(gradient, landing, segment.owner_row, item.kv));
         }
         row += segment.len;
       }
@@ -334,9 +353,10 @@ class BackwardBuilder {
   Slots k_slots_, v_slots_, dk_slots_, dv_slots_, narrow_dk_slots_, narrow_dv_slots_, arrived_dk_, arrived_dv_;
   Slots q_slots_, dout_slots_, lse_slots_, delta_slots_, dq_slots_, narrow_dq_slots_;
   Region delta_, dq_;
-  Region group_dq_;        // of the head group at hand
-  Region dk_, dv_;         // where this rank's own key gradients are summed
-  std::vector<Add> sums_;  // of the key gradients on their way
+  Region group_dq_;         // of the head group at hand
+  Region dk_, dv_;          // where this rank's own key gradients are summed
+  Region dk_low_, dv_low_;  // fp32 problems: what those sums' roundings lost
+  std::vector<Add> sums_;   // of the key gradients on their way
   int arriving_ = -1, query_results_ = -1;
   std::int64_t q_heads_ = 0;
 };

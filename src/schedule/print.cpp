@@ -28,7 +28,7 @@ class Printer {
     return fmt::format("convert      {} -> {}", name(step.from), name(step.to));
   }
   std::string operator()(const Add& step) const {
-    return fmt::format("add          {} -> {}", name(step.from), name(step.to));
+    return fmt::format("add          {} -> {}{}", name(step.from), name(step.to), step.low ? ", low bits kept" : "");
   }
   std::string operator()(const FillSink& step) const {
     return fmt::format("fill sink    {}, {} row spans", name(step.lse), step.rows.size());

@@ -69,13 +69,22 @@ void convert(const TensorView& from, const TensorView& to, ThreadPool& threads) 
   });
 }
 
-void add(const TensorView& from, const TensorView& to, ThreadPool& threads) {
+void add(const TensorView& from, const TensorView& to, const TensorView& low, ThreadPool& threads) {
   for_row_blocks(to, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
     for (std::int64_t row = first; row < first + rows; ++row) {
       for (std::int64_t head = 0; head < to.heads(); ++head) {
         const float* source = from.at<float>(batch, row, head);
         float* target = to.at<float>(batch, row, head);
-        for (std::int64_t i = 0; i < to.dim(); ++i) target[i * to.stride[3]] += source[i * from.stride[3]];
+        float* lost = low.data == nullptr ? nullptr : low.at<float>(batch, row, head);
+        for (std::int64_t i = 0; i < to.dim(); ++i) {
+          const float a = target[i * to.stride[3]];
+          const float b = source[i * from.stride[3]];
+          const float sum = a + b;
+          target[i * to.stride[3]] = sum;
+          if (lost == nullptr) continue;
+          const float b_in_sum = sum - a;
+          lost[i * low.stride[3]] += (a - (sum - b_in_sum)) + (b - b_in_sum);
+        }
       }
     }
   });

@@ -17,8 +17,9 @@ void fill(const TensorView& to, float value, ThreadPool& threads);
 /// to = from, in to's dtype.
 void convert(const TensorView& from, const TensorView& to, ThreadPool& threads);
 
-/// to += from, both fp32.
-void add(const TensorView& from, const TensorView& to, ThreadPool& threads);
+/// to += from, both fp32. low (may be empty) += what the rounding of that sum lost: Knuth's two-sum (The Art of
+/// Computer Programming, volume 2, section 4.2.2, theorem B).
+void add(const TensorView& from, const TensorView& to, const TensorView& low, ThreadPool& threads);
 
 /// delta = Σ over dims of dout·out, summed in float64. FlashAttention-2, equation for D (Dao 2023, section 3.1).
 void row_dot(const TensorView& out, const TensorView& dout, const TensorView& delta, ThreadPool& threads);
