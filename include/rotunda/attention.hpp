@@ -18,9 +18,9 @@ namespace rotunda {
 /// [b, rows_q, h_q, 1] fp32; sink, max_logit, dsink [1, 1, h_q, 1] fp32. thd: b = 1.
 /// max_logit is the whole group's; dsink is the local rows' part, to be summed over ranks like any parameter's gradient.
 struct Tensors {
-  TensorView q, k, v, sink;
-  TensorView out, lse, max_logit;
-  TensorView dout, dq, dk, dv, dsink;
+  TensorView q{}, k{}, v{}, sink{};
+  TensorView out{}, lse{}, max_logit{};
+  TensorView dout{}, dq{}, dk{}, dv{}, dsink{};
 };
 
 /// An interval on a rank's lane, for traces. Times in seconds since the executor was made.

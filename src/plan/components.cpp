@@ -14,6 +14,18 @@ namespace {
 
 constexpr const char* kDisabled = "disabled by ROTUNDA_DISABLE";
 
+/// Kernels that have a name here and come with later builds.
+struct AbsentKernel {
+  const char* name;
+  const char* needs;
+};
+constexpr AbsentKernel kAbsentKernels[] = {
+    {"cudnn", "not in this build: needs CUDA and cuDNN 9.19 or later"},
+    {"fa4", "not in this build: needs CUDA and FlashAttention-4 exported ahead of time"},
+    {"sm90", "not in this build: needs CUDA and a Hopper GPU"},
+    {"mma", "not in this build: needs CUDA"},
+};
+
 std::optional<std::string> refuse(const Kernel& kernel, const Problem& problem, const std::string& device) {
   const KernelCapabilities can = kernel.capabilities();
   if (is_disabled(kernel.name())) return kDisabled;
@@ -66,12 +78,13 @@ const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, 
     refusals.push_back({"kernel " + name, *reason, unsupported});
     if (wanted) reasons.push_back(fmt::format("{} {}", name, *reason));
   }
+  for (const AbsentKernel& absent : kAbsentKernels) {
+    refusals.push_back({fmt::format("kernel {}", absent.name), absent.needs, true});
+    if (options.kernel == absent.name) fail(ErrorKind::unsupported, "kernel {} is {}", absent.name, absent.needs);
+  }
   if (chosen != nullptr) return *chosen;
   if (!options.kernel.empty() && std::find(names.begin(), names.end(), options.kernel) == names.end()) {
-    const std::vector<std::string> planned = {"cudnn", "fa4", "sm90", "mma"};
-    const bool known = std::find(planned.begin(), planned.end(), options.kernel) != planned.end();
-    fail(known ? ErrorKind::unsupported : ErrorKind::bad_input, "kernel '{}' is {}; allowed: auto, {}", options.kernel,
-         known ? "not in this build" : "unknown", fmt::join(names, ", "));
+    fail(ErrorKind::bad_input, "kernel '{}' is unknown; allowed: auto, {}", options.kernel, fmt::join(names, ", "));
   }
   fail(ErrorKind::unsupported, "no kernel serves this problem: {}", fmt::join(reasons, "; "));
 }
@@ -107,6 +120,7 @@ std::vector<Component> components() {
     const bool off = is_disabled(kernel->name());
     result.push_back({"kernel", kernel->name(), !off, off ? kDisabled : kernel->description()});
   }
+  for (const AbsentKernel& absent : kAbsentKernels) result.push_back({"kernel", absent.name, false, absent.needs});
   for (const TransportEntry& entry : transport_table()) {
     const bool off = is_disabled(entry.name);
     result.push_back({"transport", entry.name, entry.available && !off, off ? kDisabled : entry.description});

@@ -1,6 +1,7 @@
 #include "rotunda/plan.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <thread>
@@ -34,6 +35,27 @@ std::string signature(const Plan& plan) {
   return result;
 }
 
+/// Device, kernel and transport. What can't be served is told all at once.
+const Kernel& choose_components(Plan& plan) {
+  std::vector<std::string> reasons;
+  const Kernel* kernel = nullptr;
+  const auto attempt = [&](auto&& choose) {
+    try {
+      choose();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::unsupported) throw;
+      const bool known = std::find(reasons.begin(), reasons.end(), error.what()) != reasons.end();
+      if (!known) reasons.emplace_back(error.what());
+    }
+  };
+  attempt([&] { plan.device = choose_device(plan.options); });
+  attempt([&] { kernel = &choose_kernel(plan.problem, plan.options, plan.refusals); });
+  attempt([&] { plan.transport = choose_transport(plan.options, plan.refusals); });
+  if (!reasons.empty()) throw Error(ErrorKind::unsupported, fmt::format("{}", fmt::join(reasons, "; ")));
+  plan.kernel = kernel->name();
+  return *kernel;
+}
+
 int default_threads(int ranks) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
 }
@@ -62,10 +84,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions&
   plan->rank = rank;
   plan->ranks = ranks;
   plan->threads = options.threads > 0 ? options.threads : default_threads(ranks);
-  const Kernel& kernel = choose_kernel(plan->problem, options, plan->refusals);
-  plan->kernel = kernel.name();
-  plan->transport = choose_transport(options, plan->refusals);
-  plan->device = choose_device(options);
+  const Kernel& kernel = choose_components(*plan);
   const std::shared_ptr<const Choice> choice = cached_choice(plan->problem, options, ranks);
   plan->forward_schedule = choice->forward;
   plan->backward_schedule = choice->backward;

@@ -19,6 +19,7 @@ std::vector<ScheduleKind> schedules_allowed(const PlanOptions& options, int rank
 /// Shards worth a look. striped is never best where dual_chunk serves, and library kernels can't take it.
 std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions& options, int ranks) {
   if (options.shard) return {*options.shard};
+  if (options.chunk_size > 0) return {ShardKind::balanced};
   if (ranks == 1) return {ShardKind::contiguous};
   std::vector<ShardKind> kinds = {ShardKind::contiguous, ShardKind::dual_chunk};
   if (problem.layout == Layout::thd && problem.b > 1) {

@@ -57,6 +57,9 @@ class BackwardBuilder {
   }
   [[nodiscard]] bool ends_group(std::size_t i) const { return i + 1 == stages_.size() || begins_group(i + 1); }
 
+  /// The stage's key gradients go to a slot of their own and are summed from there, not by the kernel in place.
+  [[nodiscard]] bool computes_apart(const Stage& stage) const { return !stage.in_place || exact_sums_; }
+
   std::array<Region, 2> pair(const char* name, DType dtype, std::int64_t rows, std::int64_t heads, int dim) {
     const auto slot = [&](int i) { return b_.workspace(fmt::format("{}{}", name, i), dtype, rows, heads, dim); };
     return {slot(0), slot(1)};
@@ -72,8 +75,9 @@ class BackwardBuilder {
   }
 
   void allocate() {
-    std::int64_t rows = 0;      // of keys gathered for an item
-    std::int64_t kv_heads = 0;  // of an item of this rank
+    std::int64_t rows = 0;           // of keys gathered for an item
+    std::int64_t gradient_rows = 0;  // of key gradients that an item computes apart
+    std::int64_t kv_heads = 0;       // of an item of this rank
     std::int64_t arriving = 0;
     std::int64_t arriving_heads = 0;
     for (std::size_t i = 0; i < stages_.size(); ++i) {
@@ -82,18 +86,23 @@ class BackwardBuilder {
       for (int worker = 0; worker < b_.ranks(); ++worker) {
         arriving_heads = std::max<std::int64_t>(arriving_heads, b_.items(worker)[i].kv.count);
       }
-      if (stages_[i].in_place) continue;
-      rows = std::max(rows, stages_[i].keys.rows());
-      kv_heads = std::max<std::int64_t>(kv_heads, stages_[i].item.kv.count);
+      const Stage& stage = stages_[i];
+      if (!stage.in_place || exact_sums_) {
+        gradient_rows = std::max(gradient_rows, stage.keys.rows());
+        kv_heads = std::max<std::int64_t>(kv_heads, stage.item.kv.count);
+      }
+      if (!stage.in_place) rows = std::max(rows, stage.keys.rows());
     }
     if (rows * kv_heads > 0) {
       k_slots_ = Slots(pair("k", p_.dtype, rows, kv_heads, p_.d));
       v_slots_ = Slots(pair("v", p_.dtype, rows, kv_heads, p_.d_v));
-      dk_slots_ = Slots(pair("dk", DType::fp32, rows, kv_heads, p_.d));
-      dv_slots_ = Slots(pair("dv", DType::fp32, rows, kv_heads, p_.d_v));
+    }
+    if (gradient_rows * kv_heads > 0) {
+      dk_slots_ = Slots(pair("dk", DType::fp32, gradient_rows, kv_heads, p_.d));
+      dv_slots_ = Slots(pair("dv", DType::fp32, gradient_rows, kv_heads, p_.d_v));
       if (whole_ && p_.dtype != DType::fp32) {
-        narrow_dk_slots_ = Slots(pair("narrow dk", p_.dtype, rows, kv_heads, p_.d));
-        narrow_dv_slots_ = Slots(pair("narrow dv", p_.dtype, rows, kv_heads, p_.d_v));
+        narrow_dk_slots_ = Slots(pair("narrow dk", p_.dtype, gradient_rows, kv_heads, p_.d));
+        narrow_dv_slots_ = Slots(pair("narrow dv", p_.dtype, gradient_rows, kv_heads, p_.d_v));
       }
     }
     if (!whole_ && arriving * arriving_heads > 0) {
@@ -133,7 +142,7 @@ class BackwardBuilder {
     dv_ = in_user ? b_.bound(Binding::dv) : b_.workspace("dv sum", DType::fp32, rows, p_.h_kv, p_.d_v);
     b_.add(Fill{dk_, 0});
     b_.add(Fill{dv_, 0});
-    if (!whole_ && p_.dtype == DType::fp32 && b_.ranks() > 1) {
+    if (exact_sums_) {
       dk_low_ = b_.workspace("low bits of dk", DType::fp32, rows, p_.h_kv, p_.d);
       dv_low_ = b_.workspace("low bits of dv", DType::fp32, rows, p_.h_kv, p_.d_v);
       b_.add(Fill{dk_low_, 0});
@@ -215,7 +224,7 @@ class BackwardBuilder {
   void attend(std::size_t i) {
     const Stage& stage = stages_[i];
     Work& work = work_[i];
-    if (!stage.in_place && stage.keys.rows() > 0) {
+    if (computes_apart(stage) && stage.keys.rows() > 0) {
       work.dk = key_slot(dk_slots_, stage);
       work.dv = key_slot(dv_slots_, stage);
     }
@@ -232,7 +241,7 @@ class BackwardBuilder {
     step.q_head = stage.item.q.begin;
     step.kv_head = stage.item.kv.begin;
     step.init_dq = stage.first;
-    step.init_dkv = !stage.in_place;
+    step.init_dkv = computes_apart(stage);
     step.slices = stage.slices;
     b_.add(step);
   }
@@ -252,7 +261,7 @@ class BackwardBuilder {
       dk = narrow_dk;
       dv = narrow_dv;
     }
-    const bool gives = stage.active && !stage.in_place;
+    const bool gives = stage.active && computes_apart(stage);
     for (const Segment& segment : stage.keys.list) {
       if (!gives) break;
       give(stage, segment, {dk, dk_, dk_low_}, transfers);
@@ -350,6 +359,8 @@ class BackwardBuilder {
   std::vector<Stage> stages_;
   std::vector<Work> work_;
   const bool whole_ = b_.team().gradients_are_whole();
+  // fp32 results have no bits to hide the roundings of a sum over ranks: what they lose is kept and added last.
+  const bool exact_sums_ = !whole_ && p_.dtype == DType::fp32 && b_.ranks() > 1;
   Slots k_slots_, v_slots_, dk_slots_, dv_slots_, narrow_dk_slots_, narrow_dv_slots_, arrived_dk_, arrived_dv_;
   Slots q_slots_, dout_slots_, lse_slots_, delta_slots_, dq_slots_, narrow_dq_slots_;
   Region delta_, dq_;

@@ -98,12 +98,11 @@ void row_dot(const TensorView& out, const TensorView& dout, const TensorView& de
         for (std::int64_t head = 0; head < out.heads(); ++head) {
           const T* a = out.at<T>(batch, row, head);
           const T* b = dout.at<T>(batch, row, head);
-          double sum = 0;
+          float sum = 0;
           for (std::int64_t i = 0; i < out.dim(); ++i) {
-            sum += static_cast<double>(static_cast<float>(a[i * out.stride[3]])) *
-                   static_cast<double>(static_cast<float>(b[i * dout.stride[3]]));
+            sum = std::fma(static_cast<float>(a[i * out.stride[3]]), static_cast<float>(b[i * dout.stride[3]]), sum);
           }
-          *delta.at<float>(batch, row, head) = static_cast<float>(sum);
+          *delta.at<float>(batch, row, head) = sum;
         }
       }
     });

@@ -21,7 +21,8 @@ void convert(const TensorView& from, const TensorView& to, ThreadPool& threads);
 /// Computer Programming, volume 2, section 4.2.2, theorem B).
 void add(const TensorView& from, const TensorView& to, const TensorView& low, ThreadPool& threads);
 
-/// delta = Σ over dims of dout·out, summed in float64. FlashAttention-2, equation for D (Dao 2023, section 3.1).
+/// delta = Σ over dims of dout·out (D of FlashAttention-2, Dao 2023, section 3.1), one chain of fused multiply-adds in
+/// fp32: as kernels sum dP = dout·Vᵀ, so that where out is a row of V (one visible key) dP - delta is exactly 0.
 void row_dot(const TensorView& out, const TensorView& dout, const TensorView& delta, ThreadPool& threads);
 
 /// A running state of rows: acc normalised, its log-sum-exp is lse + lse_low.
