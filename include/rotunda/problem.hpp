@@ -106,6 +106,9 @@ void normalize(Problem& problem);
 /// Visible (row, key) pairs of a slice, in closed form; kInfinity where they are more.
 [[nodiscard]] std::int64_t visible_pairs(const Slice& slice);
 
+/// The pairs of a list of slices, of any size: for costs.
+[[nodiscard]] double count_pairs(const std::vector<Slice>& slices);
+
 /// Query rows that exist: visible lengths without padding (rows that see nothing included), sorted, disjoint.
 [[nodiscard]] std::vector<RowSpan> real_query_rows(const Problem& problem);
 

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 #include <unistd.h>
+#include <filesystem>
 
 #include <cerrno>
 #include <cstring>
@@ -48,6 +49,17 @@ void write_text(const std::string& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);
   file.commit();
+}
+
+void require_writable(const std::string& path) {
+  const std::filesystem::path file(path);
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  if (std::filesystem::is_directory(file)) {
+    fail(ErrorKind::bad_input, "{}: is a folder; name a file in it", path);
+  }
+  if (!std::filesystem::is_directory(folder)) {
+    fail(ErrorKind::bad_input, "{}: there is no folder {}", path, folder.string());
+  }
 }
 
 std::string read_text(const std::string& path) {

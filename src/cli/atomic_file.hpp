@@ -31,6 +31,9 @@ class AtomicFile {
 /// Writes `text` as the whole of `path`, atomically.
 void write_text(const std::string& path, std::string_view text);
 
+/// A path that will be written later: its folder is there and it is no folder itself. @throws Error bad_input
+void require_writable(const std::string& path);
+
 /// The whole of a text file. @throws Error bad_input
 [[nodiscard]] std::string read_text(const std::string& path);
 

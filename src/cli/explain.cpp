@@ -47,8 +47,8 @@ std::string costs_text(const Plans& plans) {
     const auto add = [&](const Program& program, const char* direction) {
       const Cost c = cost(plan->problem, program);
       table.add({fmt::format("{}", plan->rank), direction, grouped(plan->shard.q.rows(plan->rank)),
-                 grouped(plan->shard.k.rows(plan->rank)), grouped(static_cast<std::int64_t>(c.pairs)), flops_text(c.flops),
-                 bytes_text(c.bytes_sent), bytes_text(c.bytes_received), grouped(c.messages),
+                 grouped(plan->shard.k.rows(plan->rank)), grouped(static_cast<std::int64_t>(c.pairs)),
+                 flops_text(c.flops), bytes_text(c.bytes_sent), bytes_text(c.bytes_received), grouped(c.messages),
                  bytes_text(c.exposed_bytes), bytes_text(c.workspace_bytes)});
     };
     add(plan->forward, "forward");

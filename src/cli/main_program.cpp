@@ -1,10 +1,13 @@
 #include <cctype>
 #include <csignal>
+#include <cstdio>
 #include <exception>
 #include <new>
 
 #include "base/fail.hpp"
+#include "cli/atomic_file.hpp"
 #include "cli/commands.hpp"
+#include "cli/record.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -37,6 +40,14 @@ int dispatch(const Options& options) {
   fail(ErrorKind::internal, "a command is missing from the table");
 }
 
+/// What can't be written is said before the work, not after it.
+void check_outputs(const Options& options) {
+  for (const std::string* path : {&options.out, &options.json, &options.trace, &options.svg}) {
+    if (!path->empty()) require_writable(*path);
+  }
+  if (!options.json.empty()) (void)json_array(options.json);
+}
+
 int report(ErrorKind kind, const char* message) {
   fmt::print(stderr, "rotunda: {}\n", message);
   return exit_status(kind);
@@ -53,7 +64,11 @@ int main_program(const std::vector<std::string>& arguments) {
       return 0;
     }
     parsed.options->command_line = command_line(arguments);
-    return dispatch(*parsed.options);
+    check_outputs(*parsed.options);
+    const int status = dispatch(*parsed.options);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      fail(ErrorKind::bad_input, "cannot write standard output");
+    return status;
   } catch (const Error& error) {
     return report(error.kind(), error.what());
   } catch (const std::bad_alloc&) {

@@ -84,7 +84,7 @@ ordered_json to_json(const Record& record) {
   return json;
 }
 
-void append_json(const std::string& path, const std::vector<ordered_json>& values) {
+ordered_json json_array(const std::string& path) {
   ordered_json array = ordered_json::array();
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored)) {
@@ -92,14 +92,17 @@ void append_json(const std::string& path, const std::vector<ordered_json>& value
     if (text.find_first_not_of(" \t\r\n") != std::string::npos) array = ordered_json::parse(text, nullptr, false);
     if (!array.is_array()) fail(ErrorKind::bad_input, "--json: {} holds no JSON array to append to", path);
   }
+  return array;
+}
+
+void append_json(const std::string& path, const std::vector<ordered_json>& values) {
+  ordered_json array = json_array(path);
   for (const ordered_json& value : values) array.push_back(value);
   write_text(path, array.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
 double forward_flops(const Problem& problem) {
-  double pairs = 0;
-  for (const Slice& slice : mask_slices(problem)) pairs += static_cast<double>(visible_pairs(slice));
-  return 2.0 * problem.h_q * (problem.d + problem.d_v) * pairs;
+  return 2.0 * problem.h_q * (problem.d + problem.d_v) * count_pairs(mask_slices(problem));
 }
 
 }  // namespace rotunda::cli

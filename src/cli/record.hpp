@@ -48,6 +48,9 @@ struct Record {
 /// The fields in the contract's order; figures that were not measured are null.
 [[nodiscard]] nlohmann::ordered_json to_json(const Record& record);
 
+/// The array in `path`; empty where there is no file. @throws Error bad_input where it holds something else
+[[nodiscard]] nlohmann::ordered_json json_array(const std::string& path);
+
 /// Appends to the array in `path`, which is made if it is not there, and replaced as a whole. @throws Error bad_input
 void append_json(const std::string& path, const std::vector<nlohmann::ordered_json>& values);
 

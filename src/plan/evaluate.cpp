@@ -17,6 +17,10 @@ void raise(Cost& to, const Cost& from) {
   to.workspace_bytes = std::max(to.workspace_bytes, from.workspace_bytes);
 }
 
+/// Of larger groups, this many ranks, evenly spaced, stand for all: each looks at all others, so all would be
+/// quadratic.
+constexpr int kRanksCosted = 64;
+
 /// A rank's seconds. Where copies run beside attention, what is not exposed costs only what attention can't hide.
 double seconds(const Cost& cost, const Machine& machine) {
   const double compute = cost.flops / machine.flops_per_second;
@@ -33,10 +37,12 @@ Candidate evaluate(const Problem& problem, const Shard& shard, const ScheduleOpt
                    const ScheduleOptions& backward, const Machine& machine) {
   Candidate result{forward, shard.kind, {}, {}, 0, 0};
   const int ranks = shard.q.ranks();
-  for (int rank = 0; rank < ranks; ++rank) {
+  const int step = (ranks + kRanksCosted - 1) / kRanksCosted;
+  const int costed = (ranks + step - 1) / step;
+  for (int rank = 0; rank < ranks; rank += step) {
     const Cost there = cost(problem, make_program(problem, shard, forward, rank, false));
     raise(result.forward_max, there);
-    result.forward_flops_mean += there.flops / ranks;
+    result.forward_flops_mean += there.flops / costed;
     double time = seconds(there, machine);
     if (problem.grad) {
       const Cost back = cost(problem, make_program(problem, shard, backward, rank, true));

@@ -52,13 +52,22 @@ Wide pairs_up_to(std::int64_t rows, std::int64_t columns, std::int64_t c) {
   return ramp * begin + ramp * (ramp - 1) / 2 + Wide{rows - full} * columns;
 }
 
+Wide wide_pairs(const Slice& slice) {
+  if (is_empty(slice)) return 0;
+  const Band b = band(slice);
+  return pairs_up_to(slice.q_len, slice.k_len, b.high) - pairs_up_to(slice.q_len, slice.k_len, b.low - 1);
+}
+
 }  // namespace
 
 std::int64_t visible_pairs(const Slice& slice) {
-  if (is_empty(slice)) return 0;
-  const Band b = band(slice);
-  const Wide pairs = pairs_up_to(slice.q_len, slice.k_len, b.high) - pairs_up_to(slice.q_len, slice.k_len, b.low - 1);
-  return static_cast<std::int64_t>(std::min<Wide>(pairs, kInfinity));
+  return static_cast<std::int64_t>(std::min<Wide>(wide_pairs(slice), kInfinity));
+}
+
+double count_pairs(const std::vector<Slice>& slices) {
+  double sum = 0;
+  for (const Slice& slice : slices) sum += static_cast<double>(wide_pairs(slice));
+  return sum;
 }
 
 }  // namespace rotunda

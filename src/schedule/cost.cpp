@@ -18,9 +18,7 @@ std::int64_t bytes(const Program& program, const std::vector<Transfer>& transfer
 }
 
 double pairs(const std::vector<Slice>& slices, std::int64_t heads) {
-  double sum = 0;
-  for (const Slice& slice : slices) sum += static_cast<double>(visible_pairs(slice));
-  return sum * static_cast<double>(heads);
+  return count_pairs(slices) * static_cast<double>(heads);
 }
 
 }  // namespace

@@ -82,8 +82,7 @@ class Printer {
   }
 
   static std::string count(const std::vector<Slice>& slices) {
-    double pairs = 0;
-    for (const Slice& slice : slices) pairs += static_cast<double>(visible_pairs(slice));
+    const double pairs = count_pairs(slices);
     return fmt::format("{} slice{} ({:.10g} pairs a head)", slices.size(), slices.size() == 1 ? "" : "s", pairs);
   }
 
