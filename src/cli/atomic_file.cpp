@@ -55,10 +55,10 @@ void require_writable(const std::string& path) {
   const std::filesystem::path file(path);
   const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   if (std::filesystem::is_directory(file)) {
-    fail(ErrorKind::bad_input, "{}: is a folder; name a file in it", path);
+    fail(ErrorKind::bad_input, "cannot write {}: it is a folder; name a file in it", path);
   }
   if (!std::filesystem::is_directory(folder)) {
-    fail(ErrorKind::bad_input, "{}: there is no folder {}", path, folder.string());
+    fail(ErrorKind::bad_input, "cannot write {}: there is no folder {}; make it first", path, folder.string());
   }
 }
 
