@@ -3,9 +3,9 @@
 # bench/results/cpu.json. More arguments go to `rotunda bench`; --out FILE writes elsewhere.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=$root/.venv-bench
-out=$root/bench/results/cpu.json
+cd "$(dirname "${BASH_SOURCE[0]}")/.."  # so that the paths in the records are the project's own
+venv=.venv-bench
+out=bench/results/cpu.json
 torch=torch==2.11.0
 # What torch imports when the CUDA libraries come from a toolkit that is here already.
 torch_alone=(filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec numpy setuptools nvidia-cufile
@@ -37,7 +37,7 @@ if ! "$venv/bin/python" -c 'import torch' 2> /dev/null; then
   fi
 fi
 
-rotunda=$("$root/dev" which)
+rotunda=$(./dev which)
 mkdir -p "$(dirname "$out")"
 for dtype in fp32 bf16; do
   for d in 64 128; do
