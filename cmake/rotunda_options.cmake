@@ -21,25 +21,33 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
+# CUDA code needs a compiler for it, no device. It is built for Hopper; the driver does the rest.
+set(ROTUNDA_WITH_CUDA OFF)
 if(ROTUNDA_CUDA)
   include(CheckLanguage)
   check_language(CUDA)
-  if(CMAKE_CUDA_COMPILER)
-    message(STATUS "CUDA compiler found (${CMAKE_CUDA_COMPILER}), but this version of Rotunda has no CUDA kernels: "
-                   "building the CPU product")
-  else()
-    message(STATUS "No CUDA compiler found, and this version of Rotunda has no CUDA kernels: building the CPU product")
+  if(NOT CMAKE_CUDA_COMPILER)
+    message(FATAL_ERROR "ROTUNDA_CUDA=ON needs a CUDA toolkit (nvcc), and none was found: put nvcc on the PATH or set "
+                        "CUDACXX; without CUDA, use the preset cpu")
   endif()
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real CACHE STRING "GPU architectures to compile for")
+  enable_language(CUDA)
+  find_package(CUDAToolkit 13 REQUIRED)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(ROTUNDA_WITH_CUDA ON)
 endif()
 
 add_library(rotunda_flags INTERFACE)
-target_compile_options(rotunda_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
+target_compile_options(rotunda_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr --extended-lambda -lineinfo>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 sees overlaps in std::string's own code that are not there.
-  target_compile_options(rotunda_flags INTERFACE -Wno-restrict)
+  target_compile_options(rotunda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 if(ROTUNDA_WERROR)
-  target_compile_options(rotunda_flags INTERFACE -Werror)
+  target_compile_options(rotunda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 
 # Everything is compiled with the sanitizers, whole program or nothing.

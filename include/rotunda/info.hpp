@@ -9,7 +9,7 @@ namespace rotunda {
 
 /// A kernel or a transport that the project knows.
 struct Component {
-  std::string kind;         ///< "kernel" or "transport"
+  std::string kind;  ///< "kernel" or "transport"
   std::string name;
   bool available = false;
   std::string description;  ///< what it is, or why it is not available and what it needs

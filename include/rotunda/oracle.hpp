@@ -12,7 +12,8 @@
 
 namespace rotunda {
 
-/// Answers as dense float64 in the order [batch, row, head, dim] (lse [batch, row, head]); gradients empty without grad.
+/// Answers as dense float64 in the order [batch, row, head, dim] (lse [batch, row, head]); gradients empty without
+/// grad.
 struct Answers {
   std::vector<double> out, lse, max_logit, dq, dk, dv, dsink;
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rotunda/device.hpp"
 #include "rotunda/problem.hpp"
 #include "rotunda/schedule.hpp"
 #include "rotunda/shard.hpp"
@@ -24,7 +25,8 @@ struct PlanOptions {
   std::int64_t chunk_size = 0;  ///< balanced shards: tokens a chunk; 0 chooses
   std::string kernel;           ///< empty: auto (never reference)
   std::string transport;        ///< empty: auto
-  std::string device;           ///< "", "cpu" or "cuda"
+  std::string device;           ///< "cpu", "cuda", or empty: cuda where a kernel there serves the problem, else cpu
+  std::vector<int> devices{};   ///< CUDA device of rank r: devices[r % size]; empty: all in turn
   int threads = 0;              ///< a rank's thread budget; 0: cores / ranks, at least 1
 
   bool operator==(const PlanOptions&) const = default;
@@ -32,7 +34,7 @@ struct PlanOptions {
 
 /// A choice that was not made, and why.
 struct Refusal {
-  std::string what;    ///< such as "kernel cudnn" or "schedule a2a"
+  std::string what;  ///< such as "kernel cudnn" or "schedule a2a"
   std::string reason;
   bool unsupported = true;  ///< false: it could serve, but something else is predicted to be better
 };
@@ -40,10 +42,10 @@ struct Refusal {
 /// What a machine does in a second, for choosing and for `rotunda plan`.
 struct Machine {
   std::string name = "cpu";
-  double flops_per_second = 5e10;      ///< a rank's attention rate
-  double bytes_per_second = 4e9;       ///< of a rank's link, each way
+  double flops_per_second = 5e10;  ///< a rank's attention rate
+  double bytes_per_second = 4e9;   ///< of a rank's link, each way
   double seconds_per_message = 5e-6;
-  bool overlaps = false;               ///< exchanges run beside attention; on CPUs the same cores copy
+  bool overlaps = false;  ///< exchanges run beside attention; on CPUs the same cores copy
 };
 
 /// One rank's plan. Immutable, shareable between threads.
@@ -53,11 +55,13 @@ struct Plan {
   int rank = 0, ranks = 1;
   ScheduleOptions forward_schedule, backward_schedule;  ///< as chosen
   Shard shard;
-  std::string kernel, transport, device;
+  std::string kernel, transport;
+  Device device;
   int threads = 1;
   Program forward;
   std::optional<Program> backward;  ///< where the problem has grad
   std::int64_t kernel_workspace_bytes = 0;
+  std::int64_t list_bytes = 0;  ///< slices and rows of the steps in a CUDA device's memory
   std::vector<Refusal> refusals;
   std::uint64_t hash = 0;  ///< of everything but the rank: equal on every rank of a group
 
@@ -66,6 +70,14 @@ struct Plan {
   /// "p2p, dual_chunk, cpu, local"
   [[nodiscard]] std::string summary() const;
 };
+
+/// On what kind of device a plan of these options runs. Where the options leave it open: cuda where a device is there
+/// and a kernel on it serves the problem, else cpu. @throws Error unsupported (no device, or none of that number),
+/// bad_input
+[[nodiscard]] Device::Kind device_kind(const Problem& problem, const PlanOptions& options);
+
+/// The shards that a plan may choose from. @throws Error bad_input (a chunk size for a shard that has none)
+[[nodiscard]] std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions& options, int ranks);
 
 /// Plans one rank without a group: nothing is agreed. @throws Error bad_input, unsupported (with every reason)
 [[nodiscard]] std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions& options, int rank,
@@ -79,7 +91,7 @@ struct Plan {
 
 /// Plans on every rank of a group and makes sure that all agree before anything moves. Collective. Where ranks disagree
 /// every one of them throws Error bad_input that names a differing rank, the field and both values, and the group stays
-/// usable; where one cannot plan, all throw its reason.
+/// usable; where one cannot plan, all throw its reason. The device is the transport's.
 [[nodiscard]] std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOptions& options,
                                                         Transport& transport);
 
@@ -87,9 +99,10 @@ struct Plan {
 struct Candidate {
   ScheduleOptions schedule;
   ShardKind shard = ShardKind::contiguous;
-  Cost forward_max, backward_max;      ///< of the costliest rank, field by field
-  double forward_flops_mean = 0;       ///< over ranks: balance is mean / max
-  double seconds = 0;                  ///< predicted by `machine`, of the slowest rank
+  Cost forward_max, backward_max;  ///< of the costliest rank, field by field
+  double forward_flops_mean = 0;   ///< over ranks: balance is mean / max
+  int partials = 1;                ///< most attention calls that one output or gradient is summed from
+  double seconds = 0;              ///< predicted by `machine`, of the slowest rank
 };
 [[nodiscard]] Candidate evaluate(const Problem& problem, const Shard& shard, const ScheduleOptions& forward,
                                  const ScheduleOptions& backward, const Machine& machine);

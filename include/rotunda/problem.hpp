@@ -58,21 +58,21 @@ struct Window {
 struct Problem {
   DType dtype = DType::bf16;
   Layout layout = Layout::bshd;
-  std::int64_t b = 1;             ///< batch entries (dense) or sequences (thd, set by normalize)
+  std::int64_t b = 1;              ///< batch entries (dense) or sequences (thd, set by normalize)
   std::int64_t s_q = 0, s_k = -1;  ///< rows of a batch entry (dense; s_k = -1 means s_q) or of the packed buffer (thd,
                                    ///< set by normalize)
-  int h_q = 0, h_kv = 0;          ///< heads; h_kv = 0 means h_q
-  int d = 0, d_v = 0;             ///< head dims of q, k and of v; d_v = 0 means d
+  int h_q = 0, h_kv = 0;           ///< heads; h_kv = 0 means h_q
+  int d = 0, d_v = 0;              ///< head dims of q, k and of v; d_v = 0 means d
   Mask mask = Mask::none;
   Align align = Align::top_left;
   Window window;
-  std::int64_t prefix = 0;                        ///< keys at the start of each sequence that all of its rows see
-  std::int64_t chunk = 0;                         ///< 0: off
-  std::optional<std::vector<Slice>> slices;       ///< the general mask; excludes mask, window, align, prefix, chunk
-  std::vector<std::int64_t> lens_q, lens_k;       ///< dense: visible lengths, b numbers (empty: full)
-  std::vector<std::int64_t> cu_q, cu_k;           ///< thd: physical offsets, b + 1 numbers
-  std::vector<std::int64_t> used_q, used_k;       ///< thd: visible lengths, b numbers (empty: full)
-  double scale = 0;                               ///< softmax scale; 0 means 1/sqrt(d)
+  std::int64_t prefix = 0;                   ///< keys at the start of each sequence that all of its rows see
+  std::int64_t chunk = 0;                    ///< 0: off
+  std::optional<std::vector<Slice>> slices;  ///< the general mask; excludes mask, window, align, prefix, chunk
+  std::vector<std::int64_t> lens_q, lens_k;  ///< dense: visible lengths, b numbers (empty: full)
+  std::vector<std::int64_t> cu_q, cu_k;      ///< thd: physical offsets, b + 1 numbers
+  std::vector<std::int64_t> used_q, used_k;  ///< thd: visible lengths, b numbers (empty: full)
+  double scale = 0;                          ///< softmax scale; 0 means 1/sqrt(d)
   Sink sink = Sink::none;
   bool max_logit = false;
   bool deterministic = false;

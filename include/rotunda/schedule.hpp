@@ -23,19 +23,32 @@ enum class ScheduleKind { p2p, all_gather, a2a, a2a_p2p };
 
 /// What a buffer is bound to. Everything but workspace is the user's.
 enum class Binding {
-  q, k, v, sink, out, lse, max_logit, dout, dq, dk, dv, dsink, workspace,
+  q,
+  k,
+  v,
+  sink,
+  out,
+  lse,
+  max_logit,
+  dout,
+  dq,
+  dk,
+  dv,
+  dsink,
+  workspace,
 };
 
 [[nodiscard]] const char* to_string(Binding binding) noexcept;
 
-/// A buffer of a program: [batch, rows, heads, dim]. Workspace lies dense in that order at `offset` bytes of one
-/// allocation.
+/// A buffer of a program: [batch, rows, heads, dim]. Workspace lies dense, in `layout`'s order, at `offset` bytes of
+/// one allocation.
 struct Buffer {
   std::string name;
   Binding binding = Binding::workspace;
   DType dtype = DType::fp32;
   std::int64_t batch = 0, rows = 0, heads = 0, dim = 0;
   std::int64_t offset = 0;
+  Layout layout = Layout::bshd;  ///< row statistics: bhsd, as in files, so that rows lie together
 
   [[nodiscard]] std::int64_t elements() const { return batch * rows * heads * dim; }
   [[nodiscard]] std::int64_t bytes() const { return elements() * static_cast<std::int64_t>(size_of(dtype)); }
@@ -67,28 +80,55 @@ struct Exchange {
 // Steps. A program performs them in order; an exchange runs beside what stands between its post and its await.
 
 /// Starts exchange `exchange` (index in Program::exchanges): its sends' regions are ready, its receives' free.
-struct Post { int exchange; };
+struct Post {
+  int exchange;
+};
 /// What the exchange receives has arrived.
-struct Await { int exchange; };
+struct Await {
+  int exchange;
+};
 /// What the exchange sends has left: its regions may be overwritten.
-struct AwaitSent { int exchange; };
+struct AwaitSent {
+  int exchange;
+};
 /// to = value.
-struct Fill { Region to; double value; };
+struct Fill {
+  Region to;
+  double value;
+};
 /// to = from, converted to to's dtype.
-struct Convert { Region from, to; };
+struct Convert {
+  Region from, to;
+};
 /// to += from (fp32). low (may be none) += what the rounding of that sum lost.
-struct Add { Region from, to, low; };
+struct Add {
+  Region from, to, low;
+};
 /// lse of real rows = sink: rows that see nothing (yet) of a problem with a sink.
-struct FillSink { Region lse; std::vector<RowSpan> rows; };
+struct FillSink {
+  Region lse;
+  std::vector<RowSpan> rows;
+};
 /// delta = rowsum(dout ∘ out), fp32.
-struct Delta { Region out, dout, delta; };
+struct Delta {
+  Region out, dout, delta;
+};
 /// out = acc (with a sink: of `rows`, lse' = log(exp(lse) + exp(sink)), out = acc·exp(lse - lse'), lse = lse').
 /// `head` is the global number of the region's first query head.
-struct Finish { Region acc, lse, lse_low, out; std::int64_t head; std::vector<RowSpan> rows; };
+struct Finish {
+  Region acc, lse, lse_low, out;
+  std::int64_t head;
+  std::vector<RowSpan> rows;
+};
 /// dsink[h] = -Σ over `rows` of exp(sink[h] - lse)·delta.
-struct SinkGradient { Region lse, delta; std::vector<RowSpan> rows; };
+struct SinkGradient {
+  Region lse, delta;
+  std::vector<RowSpan> rows;
+};
 /// to[0] = max over rows of from, by head.
-struct RowMax { Region from, to; };
+struct RowMax {
+  Region from, to;
+};
 /// Attention over slices, added to a running (acc, lse + lse_low). init: the running state is empty (and acc, lse hold
 /// anything); last: the result goes to `out`, not to acc. q_head, kv_head: global numbers of the regions' first heads.
 struct Attend {
@@ -120,11 +160,11 @@ struct Program {
 
 /// What a program costs, counted from its steps.
 struct Cost {
-  double pairs = 0;                 ///< visible (row, key) pairs, summed over the query heads computed
-  double flops = 0;                 ///< 2·(d + d_v) a pair forward, 2.5 times that backward
+  double pairs = 0;  ///< visible (row, key) pairs, summed over the query heads computed
+  double flops = 0;  ///< 2·(d + d_v) a pair forward, 2.5 times that backward
   std::int64_t bytes_sent = 0, bytes_received = 0;
-  std::int64_t messages = 0;        ///< received
-  std::int64_t exposed_bytes = 0;   ///< received with no attention between post and await
+  std::int64_t messages = 0;       ///< received
+  std::int64_t exposed_bytes = 0;  ///< received with no attention between post and await
   std::int64_t workspace_bytes = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "rotunda/device.hpp"
 #include "rotunda/error.hpp"
 #include "rotunda/tensor.hpp"
 
@@ -27,6 +28,10 @@ struct TransportCounters {
 
 /// One rank's end of a group. Used by one thread at a time; the ends of a group live in different threads or processes.
 ///
+/// On a CUDA device everything is in stream order: post takes what the rank's stream has been given so far as done
+/// before the exchange, await makes the stream wait, and both return without waiting for the device (await does wait
+/// until the peers' hosts have posted their sides).
+///
 /// Collective order: all ranks post the same exchange ids in the same order between two agreements. Every wait has the
 /// group's timeout. After an abort (by anybody) every call of every rank throws Error transport, which names the rank
 /// that failed and why; the group is then of no further use.
@@ -40,6 +45,10 @@ class Transport {
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
+  /// Where the messages of this rank lie.
+  [[nodiscard]] virtual Device device() const { return {}; }
+  /// The stream of this rank's work from now on (CUDA). Default: the device's default stream.
+  virtual void use_stream(Stream) {}
 
   /// Starts exchange `id`. Sends are readable and receives writable from now until awaited. Message i of a pair of
   /// ranks meets message i, own rank as peer allowed. Does not block. An id may be posted again once its earlier post
@@ -62,9 +71,9 @@ class Transport {
   [[nodiscard]] virtual TransportCounters counters() const = 0;
 };
 
-/// A fault to inject, for tests: rank `rank` misbehaves when it posts its exchange number `after`, counted from 1 (0: at
-/// its first all_gather_text). It throws an Error; or stalls until another rank has failed or all others have ended; or
-/// dies: its body is left without a word to the others (only under run_ranks).
+/// A fault to inject, for tests: rank `rank` misbehaves when it posts its exchange number `after`, counted from 1 (0:
+/// at its first all_gather_text). It throws an Error; or stalls until another rank has failed or all others have ended;
+/// or dies: its body is left without a word to the others (only under run_ranks).
 struct Fault {
   enum class Kind { none, throws, stalls, dies } kind = Kind::none;
   int rank = 0;
@@ -74,14 +83,18 @@ struct Fault {
 struct LocalOptions {
   std::chrono::milliseconds timeout{60'000};
   Fault fault;
+  std::vector<int>
+      devices{};  ///< CUDA device of rank r: devices[r % size], shared where there are more ranks; empty: host memory
 };
 
-/// Ranks as threads of this process, host memory. The result's element r belongs to rank r's thread.
+/// Ranks as threads of this process, on host memory or CUDA devices. The result's element r belongs to rank r's thread.
+/// Between devices the copy engines move the messages, from the sender's views straight to the receiver's.
 [[nodiscard]] std::vector<std::unique_ptr<Transport>> make_local_group(int ranks, const LocalOptions& options = {});
 
 /// Runs body(transport) for every rank, each in its own thread, and joins them. A body that throws aborts the group;
-/// one that returns leaves it, so whoever still waits for it gets an error at once. The error rethrown is the first that
-/// is not an echo of another rank's abort. A group that has not failed may be run again, exchange ids starting anew.
+/// one that returns leaves it, so whoever still waits for it gets an error at once. The error rethrown is the first
+/// that is not an echo of another rank's abort. A group that has not failed may be run again, exchange ids starting
+/// anew.
 void run_ranks(std::vector<std::unique_ptr<Transport>>& group, const std::function<void(Transport&)>& body);
 
 }  // namespace rotunda

@@ -15,8 +15,8 @@ template <class... Args>
 }
 
 /// A condition that only a fault of ours can break.
-#define ROTUNDA_CHECK(condition)                                                                       \
-  do {                                                                                                 \
+#define ROTUNDA_CHECK(condition)                                                                                    \
+  do {                                                                                                              \
     if (!(condition)) ::rotunda::fail(::rotunda::ErrorKind::internal, "{}:{}: {}", __FILE__, __LINE__, #condition); \
   } while (false)
 

@@ -52,7 +52,8 @@ struct fp16_t {
   }
 };
 
-/// Calls body with a value of the element type that `dtype` names: dispatch(dtype, [&](auto e) { using T = decltype(e); … }).
+/// Calls body with a value of the element type that `dtype` names: dispatch(dtype, [&](auto e) { using T = decltype(e);
+/// … }).
 template <class Body>
 decltype(auto) dispatch_dtype(auto dtype, Body&& body) {
   using D = decltype(dtype);

@@ -16,8 +16,8 @@ class HostBuffer {
   HostBuffer() = default;
   explicit HostBuffer(std::int64_t bytes)
       : data_(bytes == 0 ? nullptr
-                         : static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes),
-                                                                  std::align_val_t{kAlignment}))),
+                         : static_cast<std::byte*>(
+                               ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kAlignment}))),
         bytes_(bytes) {}
 
   [[nodiscard]] std::byte* data() const { return data_.get(); }
@@ -25,7 +25,7 @@ class HostBuffer {
 
  private:
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
+    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kAlignment}); }
   };
   std::unique_ptr<std::byte, Free> data_;
   std::int64_t bytes_ = 0;

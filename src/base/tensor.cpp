@@ -23,7 +23,9 @@ const char* to_string(Layout layout) noexcept {
   return "?";
 }
 
-std::size_t size_of(DType dtype) noexcept { return dtype == DType::fp32 ? 4 : 2; }
+std::size_t size_of(DType dtype) noexcept {
+  return dtype == DType::fp32 ? 4 : 2;
+}
 
 TensorView TensorView::narrow_rows(std::int64_t begin, std::int64_t count) const {
   TensorView view = *this;

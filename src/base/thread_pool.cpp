@@ -64,7 +64,9 @@ ThreadPool::~ThreadPool() {
   for (auto& helper : impl_->helpers) helper.join();
 }
 
-int ThreadPool::threads() const { return static_cast<int>(impl_->helpers.size()) + 1; }
+int ThreadPool::threads() const {
+  return static_cast<int>(impl_->helpers.size()) + 1;
+}
 
 void ThreadPool::parallel(std::int64_t tasks, const std::function<void(std::int64_t, int)>& body) {
   if (tasks <= 0) return;

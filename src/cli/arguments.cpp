@@ -195,7 +195,7 @@ void read_devices(const Values& values, Options& options) {
   const auto devices = values.find("--devices");
   if (devices == values.end()) return;
   for (const std::string& part : split(devices->second)) {
-    options.devices.push_back(static_cast<int>(whole_number("--devices", part, 0, kMaxRanks)));
+    options.plan.devices.push_back(static_cast<int>(whole_number("--devices", part, 0, kMaxRanks)));
   }
   if (options.plan.device == "cpu") fail(ErrorKind::bad_input, "--devices names CUDA devices, but --device is cpu");
   options.plan.device = "cuda";

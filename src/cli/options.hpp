@@ -22,7 +22,6 @@ struct Options {
   std::string in, out;
   PlanOptions plan;
   std::optional<int> ranks;
-  std::vector<int> devices;
   std::chrono::milliseconds timeout{60'000};
   std::uint64_t seed = 1;
   std::string trace, json, svg;

@@ -20,17 +20,6 @@ struct Row {
   Candidate candidate;
 };
 
-std::vector<ShardKind> shards_to_try(const Problem& problem, const PlanOptions& options, int ranks) {
-  if (options.shard) return {*options.shard};
-  if (ranks == 1) return {ShardKind::contiguous};
-  std::vector<ShardKind> kinds{ShardKind::contiguous, ShardKind::dual_chunk};
-  if (document_offsets(problem, 'q').size() > 2) {
-    kinds.push_back(ShardKind::dual_chunk_doc);
-    kinds.push_back(ShardKind::balanced);
-  }
-  return kinds;
-}
-
 /// The schedule on the shard that the machine is predicted to be fastest on.
 Row best_shard(const Problem& problem, const Options& options, ScheduleKind kind, int ranks, const Machine& machine) {
   const auto schedule = [&](ScheduleKind each) {
@@ -38,7 +27,7 @@ Row best_shard(const Problem& problem, const Options& options, ScheduleKind kind
   };
   Row row{ranks, schedule(options.plan.backward_schedule.value_or(kind)), {}};
   bool found = false;
-  for (const ShardKind shard_kind : shards_to_try(problem, options.plan, ranks)) {
+  for (const ShardKind shard_kind : shards_allowed(problem, options.plan, ranks)) {
     const std::int64_t chunk = shard_kind == ShardKind::balanced ? options.plan.chunk_size : 0;
     const Shard shard = make_shard(problem, shard_kind, ranks, chunk);
     const Candidate candidate = evaluate(problem, shard, schedule(kind), row.backward, machine);

@@ -38,7 +38,7 @@ Record record_of(const std::string& name, const std::string& problem, const Opti
   record.backward_schedule = to_string(plan.backward_schedule.kind);
   record.kernel = plan.kernel;
   record.transport = plan.transport;
-  record.device = plan.device;
+  record.device = plan.device.is_cuda() ? "cuda" : "cpu";
   record.versions = versions();
   record.command = options.command_line;
   record.peak_bytes = peak_workspace_bytes(reports);

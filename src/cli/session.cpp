@@ -4,11 +4,11 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <optional>
+#include <numeric>
 #include <thread>
 
 #include "base/fail.hpp"
-#include "cli/tensors.hpp"
+#include "cli/rank_tensors.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -19,8 +19,25 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+/// CUDA devices of the ranks, or none where the plan runs on the CPU. @throws Error unsupported
+std::vector<int> devices_of(const SessionSetup& setup) {
+  Problem problem = setup.problem;
+  normalize(problem);
+  if (device_kind(problem, setup.options) == Device::Kind::cpu) return {};
+  if (!setup.options.devices.empty()) return setup.options.devices;
+  std::vector<int> all(static_cast<std::size_t>(cuda_device_count()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+/// Values of heads.
+void copy_values(const TensorView& from, const TensorView& to) {
+  for (std::int64_t head = 0; head < to.heads(); ++head) *to.at<float>(0, 0, head) = *from.at<float>(0, 0, head);
+}
+
 struct Task {
   bool forward = false, backward = false;
+  int times = 1;
 };
 
 }  // namespace
@@ -30,9 +47,9 @@ struct Task {
 struct Session::Impl {
   SessionSetup setup;
   Clock::time_point born = Clock::now();
-  std::vector<TensorStore> local;
+  std::vector<RankTensors> local;
   std::vector<RankReport> reports;
-  std::vector<std::pair<Clock::time_point, Clock::time_point>> spans;
+  std::vector<std::vector<double>> seconds;  ///< by rank: of each run of the task at hand
 
   std::mutex mutex;
   std::condition_variable wake, done;
@@ -45,7 +62,7 @@ struct Session::Impl {
 
   void drive(const Tensors& inputs) {
     try {
-      auto group = make_local_group(setup.ranks, LocalOptions{setup.timeout, {}});
+      auto group = make_local_group(setup.ranks, LocalOptions{setup.timeout, {}, devices_of(setup)});
       run_ranks(group, [&](Transport& transport) { serve(transport, inputs); });
     } catch (...) {
       error = std::current_exception();
@@ -71,17 +88,25 @@ struct Session::Impl {
     const auto at = static_cast<std::size_t>(rank);
     RankReport& report = reports[at];
     report.plan = agree_on_plan(setup.problem, setup.options, transport);
+    const Device device = report.plan->device;
+    const OwnedStream stream(device);
     scatter_inputs(rank, *report.plan, inputs);
     Attention attention(report.plan, transport);
     const double offset = seconds_between(born, Clock::now());
     attention.set_tracing(setup.tracing);
     for (int next = 1; finish_and_wait(next); ++next) {
-      spans[at].first = Clock::now();
-      if (task.forward) attention.forward(local[at].views);
-      if (task.forward) report.forward = attention.stats();
-      if (task.backward) attention.backward(local[at].views);
-      if (task.backward) report.backward = attention.stats();
-      spans[at].second = Clock::now();
+      std::vector<Moment> moments;
+      moments.emplace_back(device, stream.get());
+      for (int i = 0; i < task.times; ++i) {
+        if (task.forward) attention.forward(local[at].on_device(), stream.get());
+        if (task.forward) report.forward = attention.stats();
+        if (task.backward) attention.backward(local[at].on_device(), stream.get());
+        if (task.backward) report.backward = attention.stats();
+        moments.emplace_back(device, stream.get());
+      }
+      synchronize(device, stream.get());
+      seconds[at].clear();
+      for (std::size_t i = 1; i < moments.size(); ++i) seconds[at].push_back(moments[i].seconds_after(moments[i - 1]));
       if (setup.tracing) collect_events(attention, offset, report);
     }
   }
@@ -95,19 +120,21 @@ struct Session::Impl {
   }
 
   void scatter_inputs(int rank, const Plan& plan, const Tensors& inputs) {
-    TensorStore& store = local[static_cast<std::size_t>(rank)];
+    RankTensors& tensors = local[static_cast<std::size_t>(rank)];
     const RowCounts rows{plan.shard.q.rows(rank), plan.shard.k.rows(rank)};
-    std::vector<TensorKind> kinds = input_kinds(setup.problem);
+    const std::vector<TensorKind> given = input_kinds(setup.problem);
+    std::vector<TensorKind> kinds = given;
     for (const TensorKind& kind : output_kinds(setup.problem)) kinds.push_back(kind);
-    store.allocate(setup.problem, rows, kinds);
-    for (const TensorKind& kind : input_kinds(setup.problem)) {
+    tensors.allocate(setup.problem, rows, kinds, plan.device);
+    for (const TensorKind& kind : given) {
       if (kind.rows == TensorKind::Rows::none) {
-        store.attach(kind, inputs.*kind.view);
+        copy_values(inputs.*kind.view, tensors.on_host().*kind.view);
       } else {
         const TokenMap& map = kind.rows == TensorKind::Rows::q ? plan.shard.q : plan.shard.k;
-        scatter(map, rank, inputs.*kind.view, store.views.*kind.view);
+        scatter(map, rank, inputs.*kind.view, tensors.on_host().*kind.view);
       }
     }
+    tensors.upload(given);
   }
 
   /// Reports the task before `next` as done and waits for `next`; false: leave.
@@ -129,7 +156,7 @@ struct Session::Impl {
     fail(ErrorKind::internal, "the ranks left without a result");
   }
 
-  double run(Task next) {
+  std::vector<double> run(Task next) {
     {
       const std::scoped_lock lock(mutex);
       if (ended) fail(ErrorKind::internal, "a session was used after it had failed");
@@ -139,12 +166,11 @@ struct Session::Impl {
       wake.notify_all();
     }
     wait_for_ranks();
-    Clock::time_point first = spans[0].first, last = spans[0].second;
-    for (const auto& [begin, end] : spans) {
-      first = std::min(first, begin);
-      last = std::max(last, end);
+    std::vector<double> slowest = seconds.front();
+    for (const auto& of_rank : seconds) {
+      for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], of_rank[i]);
     }
-    return seconds_between(first, last);
+    return slowest;
   }
 };
 
@@ -153,7 +179,7 @@ Session::Session(const SessionSetup& setup, const Tensors& inputs) : impl_(std::
   const auto ranks = static_cast<std::size_t>(setup.ranks);
   impl_->local.resize(ranks);
   impl_->reports.resize(ranks);
-  impl_->spans.resize(ranks);
+  impl_->seconds.resize(ranks);
   impl_->driver = std::thread([this, &inputs] { impl_->drive(inputs); });
   impl_->wait_for_ranks();
 }
@@ -169,13 +195,22 @@ Session::~Session() {
 }
 
 double Session::forward() {
-  return impl_->run({true, false});
+  return forward(1).front();
 }
 double Session::backward() {
-  return impl_->run({false, true});
+  return backward(1).front();
 }
 double Session::both() {
-  return impl_->run({true, true});
+  return both(1).front();
+}
+std::vector<double> Session::forward(int times) {
+  return impl_->run({true, false, times});
+}
+std::vector<double> Session::backward(int times) {
+  return impl_->run({false, true, times});
+}
+std::vector<double> Session::both(int times) {
+  return impl_->run({true, true, times});
 }
 
 const std::vector<RankReport>& Session::reports() const {
@@ -183,10 +218,11 @@ const std::vector<RankReport>& Session::reports() const {
 }
 
 void Session::gather(const Tensors& outputs) const {
+  for (const RankTensors& tensors : impl_->local) tensors.download(output_kinds(impl_->setup.problem));
   for (const TensorKind& kind : output_kinds(impl_->setup.problem)) {
     const TensorView& whole = outputs.*kind.view;
     for (int rank = 0; rank < impl_->setup.ranks; ++rank) {
-      const TensorView& local = impl_->local[static_cast<std::size_t>(rank)].views.*kind.view;
+      const TensorView& local = impl_->local[static_cast<std::size_t>(rank)].on_host().*kind.view;
       if (kind.rows != TensorKind::Rows::none) {
         const Shard& shard = plan().shard;
         rotunda::gather(kind.rows == TensorKind::Rows::q ? shard.q : shard.k, rank, local, whole);

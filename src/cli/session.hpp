@@ -34,11 +34,15 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Each returns seconds from the first rank's start to the last one's end.
+  /// Each returns the seconds of the slowest rank, by its device's clock.
   double forward();
   double backward();
   /// Forward and, on every rank at once when its own forward is done, backward.
   double both();
+  /// The same, back to back: nothing waits for a device between runs.
+  std::vector<double> forward(int times);
+  std::vector<double> backward(int times);
+  std::vector<double> both(int times);
 
   /// Copies the ranks' results into whole tensors: rows by the shard, dsink summed in rank order, max_logit of rank 0.
   void gather(const Tensors& outputs) const;

@@ -1,11 +1,10 @@
 #include "rotunda/attention.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
+#include <utility>
 
 #include "base/fail.hpp"
-#include "base/memory.hpp"
 #include "execute/binding.hpp"
 #include "execute/executor.hpp"
 #include "kernel/kernel.hpp"
@@ -17,49 +16,75 @@ struct Attention::Impl {
       : plan(std::move(the_plan)),
         transport(the_transport),
         threads(plan->threads),
-        memory(plan->peak_bytes()),
+        memory(plan->device, plan->peak_bytes() - plan->list_bytes),
+        lists(programs(), plan->device),
         epoch(std::chrono::steady_clock::now()) {
-    kernel = find_kernel(plan->kernel);
+    kernel = find_kernel(plan->kernel, plan->device.kind);
     if (kernel == nullptr) fail(ErrorKind::unsupported, "kernel {} of the plan is not in this build", plan->kernel);
     if (transport.rank() != plan->rank || transport.size() != plan->ranks) {
       fail(ErrorKind::bad_input, "a plan for rank {} of {} runs on a transport that is rank {} of {}", plan->rank,
            plan->ranks, transport.rank(), transport.size());
     }
+    if (transport.device() != plan->device) {
+      fail(ErrorKind::bad_input, "a plan for device {} runs on a transport of device {}", to_string(plan->device),
+           to_string(transport.device()));
+    }
   }
 
-  void run(const Program& program, const Tensors& tensors) {
+  [[nodiscard]] std::vector<const Program*> programs() const {
+    std::vector<const Program*> result{&plan->forward};
+    if (plan->backward) result.push_back(&*plan->backward);
+    return result;
+  }
+
+  void run(const Program& program, const Tensors& tensors, Stream stream) {
     // A rank that fails must not leave the others waiting.
     try {
       check_tensors(program, tensors);
-      if (poison && memory.bytes() > 0)
-        std::memset(memory.data(), 0xff, static_cast<std::size_t>(memory.bytes()));  // all ones: NaN
+      check_memory(program, tensors, plan->device);
+      resolve();
+      transport.use_stream(stream);
+      if (poison) set_bytes(memory.data(), 0xff, memory.bytes(), plan->device, stream);  // all ones: NaN
       const std::int64_t kernel_offset = memory.bytes() - plan->kernel_workspace_bytes;
-      const BoundBuffers buffers(program, tensors, memory.data());
-      const std::span<std::byte> kernel_workspace{memory.data() + kernel_offset,
-                                                  static_cast<std::size_t>(plan->kernel_workspace_bytes)};
-      const ExecutorResources resources{*plan, *kernel, transport, threads, kernel_workspace};
+      const KernelContext context{
+          threads,
+          {memory.data() + kernel_offset, static_cast<std::size_t>(plan->kernel_workspace_bytes)},
+          plan->device,
+          stream};
+      const bool cuda = plan->device.is_cuda();
+      const auto elementwise = cuda ? cuda_elementwise(plan->device, stream) : host_elementwise(threads);
       const TransportCounters before = transport.counters();
       const auto begin = std::chrono::steady_clock::now();
-      Executor executor(resources, program, buffers, tracing ? &events : nullptr, epoch);
-      executor.run();
+      if (cuda && tracing) clock = cuda_clock(plan->device, stream, epoch);
+      if (!cuda) clock = host_clock(epoch);
+      const BoundBuffers buffers(program, tensors, memory.data());
+      Executor({*plan, *kernel, transport, *elementwise, lists, context, clock.get()}, program, buffers).run();
       const TransportCounters after = transport.counters();
       stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      stats.exposed_seconds = executor.exposed_seconds();
       stats.bytes_sent = after.bytes_sent - before.bytes_sent;
       stats.bytes_received = after.bytes_received - before.bytes_received;
-      stats.workspace_bytes = program.workspace_bytes + plan->kernel_workspace_bytes;
+      stats.workspace_bytes = program.workspace_bytes + plan->kernel_workspace_bytes + plan->list_bytes;
     } catch (const std::exception& error) {
       transport.abort(error.what());
       throw;
     }
   }
 
+  /// Reads the clock of the last run, once.
+  void resolve() {
+    if (clock == nullptr) return;
+    stats.exposed_seconds = clock->resolve(tracing ? &events : nullptr);
+    clock = nullptr;
+  }
+
   std::shared_ptr<const Plan> plan;
   Transport& transport;
   const Kernel* kernel = nullptr;
   ThreadPool threads;
-  HostBuffer memory;  // planned buffers, then the kernel's scratch
+  DeviceMemory memory;  // planned buffers, then the kernel's scratch
+  StepLists lists;
   std::chrono::steady_clock::time_point epoch;
+  std::unique_ptr<StepClock> clock;
   RunStats stats;
   std::vector<TraceEvent> events;
   bool tracing = false;
@@ -71,15 +96,15 @@ Attention::Attention(std::shared_ptr<const Plan> plan, Transport& transport)
 
 Attention::~Attention() = default;
 
-void Attention::forward(const Tensors& tensors) {
-  impl_->run(impl_->plan->forward, tensors);
+void Attention::forward(const Tensors& tensors, Stream stream) {
+  impl_->run(impl_->plan->forward, tensors, stream);
 }
 
-void Attention::backward(const Tensors& tensors) {
+void Attention::backward(const Tensors& tensors, Stream stream) {
   if (!impl_->plan->backward) {
     fail(ErrorKind::bad_input, "backward of a plan without gradients; plan the problem with grad=1");
   }
-  impl_->run(*impl_->plan->backward, tensors);
+  impl_->run(*impl_->plan->backward, tensors, stream);
 }
 
 const Plan& Attention::plan() const {
@@ -87,15 +112,18 @@ const Plan& Attention::plan() const {
 }
 
 const RunStats& Attention::stats() const {
+  impl_->resolve();
   return impl_->stats;
 }
 
 void Attention::set_tracing(bool on) {
+  impl_->resolve();
   impl_->tracing = on;
   impl_->events.clear();
 }
 
 const std::vector<TraceEvent>& Attention::events() const {
+  impl_->resolve();
   return impl_->events;
 }
 

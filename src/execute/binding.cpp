@@ -48,15 +48,25 @@ void check_tensors(const Program& program, const Tensors& tensors) {
   }
 }
 
-BoundBuffers::BoundBuffers(const Program& program, const Tensors& tensors, std::byte* workspace)
-    : program_(program), tensors_(tensors) {
+void check_memory(const Program& program, const Tensors& tensors, const Device& device) {
+  if (!device.is_cuda()) return;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.binding == Binding::workspace) continue;
+    const TensorView& tensor = tensor_of(tensors, buffer.binding);
+    if (tensor.empty() || is_reachable(tensor.data, device)) continue;
+    fail(ErrorKind::bad_input, "tensor {} on rank {} lies in host memory; the plan runs on {} and wants it there",
+         buffer.name, program.rank, to_string(device));
+  }
+}
+
+BoundBuffers::BoundBuffers(const Program& program, const Tensors& tensors, std::byte* workspace) : tensors_(tensors) {
   for (const Buffer& buffer : program.buffers) {
     if (buffer.binding != Binding::workspace) {
       views_.push_back(tensor_of(tensors, buffer.binding));
       continue;
     }
     TensorView view =
-        make_view(nullptr, buffer.dtype, Layout::bshd, buffer.batch, buffer.rows, buffer.heads, buffer.dim);
+        make_view(nullptr, buffer.dtype, buffer.layout, buffer.batch, buffer.rows, buffer.heads, buffer.dim);
     if (!view.empty()) view.data = workspace + buffer.offset;
     views_.push_back(view);
   }

@@ -12,7 +12,7 @@ namespace rotunda {
 /// The views of a program's buffers for one run.
 class BoundBuffers {
  public:
-  /// workspace: at least program.workspace_bytes, aligned. The program and the memory must outlive this.
+  /// workspace: at least program.workspace_bytes, aligned. The tensors and the memory must outlive this.
   BoundBuffers(const Program& program, const Tensors& tensors, std::byte* workspace);
 
   /// A region as a view; empty for no region.
@@ -20,7 +20,6 @@ class BoundBuffers {
   [[nodiscard]] const TensorView& user(Binding binding) const;
 
  private:
-  const Program& program_;
   const Tensors& tensors_;
   std::vector<TensorView> views_;  ///< by buffer
 };
@@ -31,5 +30,9 @@ class BoundBuffers {
 /// Checks that every tensor a program needs is there, with the right shape, dtype and strides.
 /// @throws Error bad_input naming the tensor, what it is and what it should be
 void check_tensors(const Program& program, const Tensors& tensors);
+
+/// Checks that what a CUDA device will touch lies in memory that it can reach. Nothing on a CPU.
+/// @throws Error bad_input naming the tensor and where it is
+void check_memory(const Program& program, const Tensors& tensors, const Device& device);
 
 }  // namespace rotunda

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "base/fail.hpp"
-#include "kernel/elementwise/elementwise.hpp"
 
 namespace rotunda {
 namespace {
@@ -44,31 +43,14 @@ Label label(const Program& program, const Step& step) {
 
 }  // namespace
 
-Executor::Executor(const ExecutorResources& resources, const Program& program, const BoundBuffers& buffers,
-                   std::vector<TraceEvent>* events, std::chrono::steady_clock::time_point epoch)
-    : r_(resources), program_(program), buffers_(buffers), events_(events), epoch_(epoch) {
-  const Problem& problem = r_.plan.problem;
-  if (problem.sink == Sink::none) return;
-  sink_.assign(static_cast<std::size_t>(problem.h_q), 0.0F);
-  if (problem.sink == Sink::zero) return;
-  const TensorView& given = buffers_.user(Binding::sink);
-  for (std::int64_t head = 0; given.data != nullptr && head < given.heads(); ++head) {
-    sink_[static_cast<std::size_t>(head)] = *given.at<float>(0, 0, head);
-  }
-}
-
 void Executor::run() {
-  using Clock = std::chrono::steady_clock;
-  const auto seconds = [&](Clock::time_point t) { return std::chrono::duration<double>(t - epoch_).count(); };
   for (const Step& step : program_.steps) {
-    const Clock::time_point begin = Clock::now();
+    if (r_.clock != nullptr) r_.clock->begin();
     std::visit([&](const auto& s) { perform(s); }, step);
-    const Clock::time_point end = Clock::now();
+    if (r_.clock == nullptr) continue;
     const bool waits = std::holds_alternative<Await>(step) || std::holds_alternative<AwaitSent>(step);
-    if (waits) exposed_seconds_ += std::chrono::duration<double>(end - begin).count();
-    if (events_ == nullptr) continue;
-    Label what = label(program_, step);
-    events_->push_back({what.lane, std::move(what.name), seconds(begin), seconds(end)});
+    const Label what = label(program_, step);
+    r_.clock->end(what.lane, what.name, waits);
   }
 }
 
@@ -83,8 +65,9 @@ std::vector<Message> Executor::messages(const std::vector<Transfer>& transfers) 
   return result;
 }
 
-const float* Executor::sink(std::int64_t head) const {
-  return sink_.data() + head;
+TensorView Executor::sink(std::int64_t head, std::int64_t heads) const {
+  if (r_.plan.problem.sink != Sink::learnable) return {};
+  return buffers_.user(Binding::sink).narrow_heads(head, heads);
 }
 
 HeadMap Executor::head_map(int q_head, int kv_head) const {
@@ -106,76 +89,74 @@ void Executor::perform(const AwaitSent& step) {
 }
 
 void Executor::perform(const Fill& step) {
-  elementwise::fill(view(step.to), static_cast<float>(step.value), r_.threads);
+  r_.elementwise.fill(view(step.to), static_cast<float>(step.value));
 }
 
 void Executor::perform(const Convert& step) {
-  elementwise::convert(view(step.from), view(step.to), r_.threads);
+  r_.elementwise.convert(view(step.from), view(step.to));
 }
 
 void Executor::perform(const Add& step) {
-  elementwise::add(view(step.from), view(step.to), view(step.low), r_.threads);
+  r_.elementwise.add(view(step.from), view(step.to), view(step.low));
 }
 
 void Executor::perform(const FillSink& step) {
-  elementwise::fill_sink(view(step.lse), sink(step.lse.head), step.rows);
+  r_.elementwise.fill_sink(view(step.lse), sink(step.lse.head, step.lse.heads), r_.lists.rows(step.rows));
 }
 
 void Executor::perform(const Delta& step) {
-  elementwise::row_dot(view(step.out), view(step.dout), view(step.delta), r_.threads);
+  r_.elementwise.row_dot(view(step.out), view(step.dout), view(step.delta));
 }
 
 void Executor::perform(const Finish& step) {
-  const elementwise::RowState state{view(step.acc), view(step.lse), view(step.lse_low)};
-  elementwise::finish_with_sink(state, view(step.out), sink(step.head), step.rows, r_.threads);
+  const RowState state{view(step.acc), view(step.lse), view(step.lse_low)};
+  r_.elementwise.finish_with_sink(state, view(step.out), sink(step.head, step.out.heads), r_.lists.rows(step.rows));
 }
 
 void Executor::perform(const SinkGradient& step) {
-  const TensorView& dsink = buffers_.user(Binding::dsink);
-  std::vector<float> sum(sink_.size());
-  elementwise::sink_gradient(view(step.lse), view(step.delta), sink(0), step.rows, sum.data());
-  for (std::size_t head = 0; head < sum.size(); ++head) *dsink.at<float>(0, 0, static_cast<int>(head)) = sum[head];
+  r_.elementwise.sink_gradient(view(step.lse), view(step.delta), sink(step.lse.head, step.lse.heads),
+                               r_.lists.rows(step.rows), buffers_.user(Binding::dsink));
 }
 
 void Executor::perform(const RowMax& step) {
-  elementwise::row_max(view(step.from), view(step.to));
+  r_.elementwise.row_max(view(step.from), view(step.to));
+}
+
+template <class Args>
+void Executor::fill_inputs(const auto& step, Args& args) const {
+  args.slices = step.slices;
+  args.device_slices = r_.lists.on_device(step.slices);
+  args.q = view(step.q);
+  args.k = view(step.k);
+  args.v = view(step.v);
+  args.lse = view(step.lse);
+  args.heads = head_map(step.q_head, step.kv_head);
+  args.scale = r_.plan.problem.scale;
 }
 
 void Executor::perform(const Attend& step) {
   ForwardArgs args;
-  args.slices = step.slices;
-  args.q = view(step.q);
-  args.k = view(step.k);
-  args.v = view(step.v);
+  fill_inputs(step, args);
   args.acc = view(step.acc);
-  args.lse = view(step.lse);
   args.lse_low = view(step.lse_low);
   args.out = view(step.out);
   if (step.max_logit) args.max_logit = view(step.max_logit).at<float>(0, 0, 0);
-  args.heads = head_map(step.q_head, step.kv_head);
-  args.scale = r_.plan.problem.scale;
   args.init = step.init;
   args.last = step.last;
-  r_.kernel.forward(args, context());
+  r_.kernel.forward(args, r_.context);
 }
 
 void Executor::perform(const AttendBackward& step) {
   BackwardArgs args;
-  args.slices = step.slices;
-  args.q = view(step.q);
-  args.k = view(step.k);
-  args.v = view(step.v);
+  fill_inputs(step, args);
   args.dout = view(step.dout);
-  args.lse = view(step.lse);
   args.delta = view(step.delta);
   args.dq = view(step.dq);
   args.dk = view(step.dk);
   args.dv = view(step.dv);
-  args.heads = head_map(step.q_head, step.kv_head);
-  args.scale = r_.plan.problem.scale;
   args.init_dq = step.init_dq;
   args.init_dkv = step.init_dkv;
-  r_.kernel.backward(args, context());
+  r_.kernel.backward(args, r_.context);
 }
 
 }  // namespace rotunda

@@ -1,10 +1,12 @@
 // The executor: performs a program's steps. The only place that calls kernels and transports.
 #pragma once
 
-#include <chrono>
 #include <vector>
 
 #include "execute/binding.hpp"
+#include "execute/step_clock.hpp"
+#include "execute/step_lists.hpp"
+#include "kernel/elementwise/elementwise.hpp"
 #include "kernel/kernel.hpp"
 #include "rotunda/attention.hpp"
 
@@ -15,22 +17,21 @@ struct ExecutorResources {
   const Plan& plan;
   const Kernel& kernel;
   Transport& transport;
-  ThreadPool& threads;
-  std::span<std::byte> kernel_workspace;
+  const Elementwise& elementwise;
+  const StepLists& lists;
+  KernelContext context;
+  StepClock* clock = nullptr;  ///< times every step, where it is given
 };
 
-/// Runs one program once. Steps run on the calling thread; exchanges run beside them as far as the transport can.
+/// Runs one program once. The host's part runs on the calling thread; exchanges run beside it as far as the transport
+/// can, and on a CUDA device all work is enqueued on the context's stream.
 class Executor {
  public:
-  /// events: where intervals are recorded, or nullptr. epoch: time 0 of the trace.
-  Executor(const ExecutorResources& resources, const Program& program, const BoundBuffers& buffers,
-           std::vector<TraceEvent>* events, std::chrono::steady_clock::time_point epoch);
+  Executor(const ExecutorResources& resources, const Program& program, const BoundBuffers& buffers)
+      : r_(resources), program_(program), buffers_(buffers) {}
 
   /// @throws whatever a kernel or the transport throws
   void run();
-
-  /// Seconds spent waiting for exchanges.
-  [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
 
  private:
   void perform(const Post& step);
@@ -47,21 +48,20 @@ class Executor {
   void perform(const Attend& step);
   void perform(const AttendBackward& step);
 
+  /// What a forward and a backward call have in common.
+  template <class Args>
+  void fill_inputs(const auto& step, Args& args) const;
+
   [[nodiscard]] TensorView view(const Region& region) const { return buffers_.view(region); }
   [[nodiscard]] const Exchange& exchange(int index) const;
   [[nodiscard]] std::vector<Message> messages(const std::vector<Transfer>& transfers) const;
-  /// Sink logits of the query heads from `head` on; zeros for a sink that is no input.
-  [[nodiscard]] const float* sink(std::int64_t head) const;
+  /// Sink logits of `heads` query heads from `head` on; without data for a sink that is no input.
+  [[nodiscard]] TensorView sink(std::int64_t head, std::int64_t heads) const;
   [[nodiscard]] HeadMap head_map(int q_head, int kv_head) const;
-  [[nodiscard]] KernelContext context() const { return {r_.threads, r_.kernel_workspace}; }
 
   const ExecutorResources& r_;
   const Program& program_;
   const BoundBuffers& buffers_;
-  std::vector<TraceEvent>* events_;
-  std::chrono::steady_clock::time_point epoch_;
-  std::vector<float> sink_;
-  double exposed_seconds_ = 0;
 };
 
 }  // namespace rotunda

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/thread_pool.hpp"
+#include "rotunda/device.hpp"
 #include "rotunda/problem.hpp"
 #include "rotunda/tensor.hpp"
 
@@ -23,7 +24,8 @@ struct HeadMap {
 
 /// Forward over slices. With P = exp(scale·S - lse) on the visible pairs, out = P·V and lse = log Σ exp(scale·S).
 /// Views are [batch, row, head, dim], last axis contiguous, other strides free; q, k, v, out have the problem's dtype.
-///   init: the running state is empty; acc, lse and lse_low hold anything (NaN too) and every row of them is written, rows of no
+///   init: the running state is empty; acc, lse and lse_low hold anything (NaN too) and every row of them is written,
+///   rows of no
 ///         slice with acc = 0, lse = -inf. Otherwise acc, lse are the state so far: acc normalised, as if final.
 ///   last: the state goes to `out` (every row of it) and lse; acc is not written (and not needed with init). Otherwise
 ///         to acc and lse.
@@ -32,14 +34,15 @@ struct HeadMap {
 struct ForwardArgs {
   std::span<const Slice> slices;  ///< rows of these views; query rows of different slices may coincide
   TensorView q, k, v;
-  TensorView acc;                 ///< fp32, as out
-  TensorView lse;                 ///< fp32 [batch, row, head, 1]
-  TensorView out;                 ///< with last
-  float* max_logit = nullptr;     ///< [heads of q]: raised to the greatest scaled visible logit; nullptr: not asked
+  TensorView acc;              ///< fp32, as out
+  TensorView lse;              ///< fp32 [batch, row, head, 1]
+  TensorView out;              ///< with last
+  float* max_logit = nullptr;  ///< [heads of q]: raised to the greatest scaled visible logit; nullptr: not asked
   HeadMap heads;
   double scale = 1;
   bool init = true, last = true;
-  TensorView lse_low{};           ///< fp32, as lse: what fp32 lacks of the state's lse; may be absent (row_state.hpp)
+  TensorView lse_low{};  ///< fp32, as lse: what fp32 lacks of the state's lse; may be absent (row_state.hpp)
+  const Slice* device_slices = nullptr;  ///< `slices` in the device's memory, for kernels that run on one
 };
 
 /// Backward over slices: with dP = dout·Vᵀ and dS = P∘(dP - delta):
@@ -48,18 +51,47 @@ struct ForwardArgs {
 struct BackwardArgs {
   std::span<const Slice> slices;
   TensorView q, k, v, dout;
-  TensorView lse, delta;          ///< fp32 [batch, row, head, 1]; delta = rowsum(dout ∘ out)
-  TensorView dq, dk, dv;          ///< fp32
+  TensorView lse, delta;  ///< fp32 [batch, row, head, 1]; delta = rowsum(dout ∘ out)
+  TensorView dq, dk, dv;  ///< fp32
   HeadMap heads;
   double scale = 1;
   bool init_dq = true, init_dkv = true;
+  const Slice* device_slices = nullptr;  ///< as in ForwardArgs
 };
 
-/// What a kernel works with: its threads and its scratch (workspace_bytes of it, 64-byte aligned, any contents).
+/// What a kernel works with: its threads and its scratch (workspace_bytes of it, 64-byte aligned, any contents). On a
+/// CUDA device a call only enqueues work on `stream`: no host synchronisation, nothing allocated, so that it can be
+/// captured into a graph once an earlier call of the same shape has been made.
 struct KernelContext {
   ThreadPool& threads;
   std::span<std::byte> workspace;
+  Device device{};
+  Stream stream{};
 };
+
+/// What one call will look like, for planning: extents of its views and its slices; no memory.
+struct CallShape {
+  bool backward = false;
+  std::span<const Slice> slices;
+  std::int64_t batch = 1, rows_q = 0, rows_k = 0;
+  int heads_q = 1, heads_kv = 1;
+  bool init = true, last = true;  ///< backward: init_dq, init_dkv
+  int threads = 1;
+  Device device{};
+};
+
+/// The shape of a problem in one call; `slices` must outlive it.
+[[nodiscard]] inline CallShape whole_call(const Problem& problem, std::span<const Slice> slices, bool backward,
+                                          int threads = 1) {
+  return {.backward = backward,
+          .slices = slices,
+          .batch = problem.batches(),
+          .rows_q = problem.s_q,
+          .rows_k = problem.s_k,
+          .heads_q = problem.h_q,
+          .heads_kv = problem.h_kv,
+          .threads = threads};
+}
 
 /// What a kernel can do beside computing; nobody asks its name.
 struct KernelCapabilities {
@@ -68,7 +100,7 @@ struct KernelCapabilities {
   bool row_max = true;        ///< max_logit
   bool deterministic = true;  ///< same bits whatever the threads and timing
   bool automatic = true;      ///< may be chosen by auto
-  std::string device = "cpu";
+  Device::Kind device = Device::Kind::cpu;
 };
 
 /// A kernel is stateless and may be called by several threads at once.
@@ -79,17 +111,23 @@ class Kernel {
   [[nodiscard]] virtual KernelCapabilities capabilities() const = 0;
   /// One line for `rotunda info`, such as "AVX2, 8 lanes".
   [[nodiscard]] virtual std::string description() const = 0;
-  /// Why it can't serve the problem, or nothing. Host only, cheap.
-  [[nodiscard]] virtual std::optional<std::string> refuse(const Problem& problem) const = 0;
-  /// Scratch for a rank with this many threads.
-  [[nodiscard]] virtual std::int64_t workspace_bytes(const Problem& problem, int threads, bool backward) const = 0;
+  /// Why it can't serve the problem on a device of its kind, or nothing. Host only, cheap.
+  [[nodiscard]] virtual std::optional<std::string> refuse(const Problem& problem, const Device& device) const = 0;
+  /// Why it can't serve one call of a program, or nothing: asked when a plan is made, before any work.
+  [[nodiscard]] virtual std::optional<std::string> refuse_call(const Problem&, const CallShape&) const {
+    return std::nullopt;
+  }
+  /// Scratch of a call.
+  [[nodiscard]] virtual std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const = 0;
   virtual void forward(const ForwardArgs& args, const KernelContext& context) const = 0;
   virtual void backward(const BackwardArgs& args, const KernelContext& context) const = 0;
 };
 
-/// All kernels of this build, in order of preference. src/kernel/registry.cpp is the one place to add one.
+/// All kernels of this build, in order of preference. registry.cpp, here and in cuda/, is the one place to add one.
 [[nodiscard]] const std::vector<const Kernel*>& kernels();
-/// nullptr where there is none of that name.
-[[nodiscard]] const Kernel* find_kernel(const std::string& name);
+/// nullptr where there is none of that name for that kind of device.
+[[nodiscard]] const Kernel* find_kernel(const std::string& name, Device::Kind kind = Device::Kind::cpu);
+/// Those of a build with CUDA, in order of preference; none otherwise.
+[[nodiscard]] std::vector<const Kernel*> cuda_kernels();
 
 }  // namespace rotunda

@@ -124,6 +124,21 @@ void compare(const std::string& field, const std::vector<std::string>& values) {
   }
 }
 
+/// The options with the device that the transport's messages lie on.
+PlanOptions on_device_of(const PlanOptions& options, const Transport& transport) {
+  PlanOptions result = options;
+  const Device device = transport.device();
+  const std::string kind = device.is_cuda() ? "cuda" : "cpu";
+  if (!options.device.empty() && options.device != kind) {
+    fail(ErrorKind::bad_input, "device {} was asked for, and the transport is on {}", options.device,
+         to_string(device));
+  }
+  result.device = kind;
+  result.devices.clear();
+  if (device.is_cuda()) result.devices = {device.index};
+  return result;
+}
+
 }  // namespace
 
 std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOptions& options, Transport& transport) {
@@ -133,7 +148,7 @@ std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOpti
   try {
     normalize(normal);
     mine.fields = fields(normal, options);
-    plan = cached_plan(normal, options, transport.rank(), transport.size());
+    plan = cached_plan(normal, on_device_of(options, transport), transport.rank(), transport.size());
     mine.plan_hash = fmt::format("{:016x}", plan->hash);
   } catch (const Error& error) {
     mine.error = error.what();

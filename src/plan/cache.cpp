@@ -25,9 +25,9 @@ std::string choice_key(const Problem& problem, const PlanOptions& options, int r
 
 std::string plan_cache_key(const Problem& problem, const PlanOptions& options, int rank, int ranks) {
   std::vector<std::string> disabled = disabled_components();
-  return fmt::format("{}|{}|rank={} kernel={} transport={} device={} threads={} disabled={}", version(),
+  return fmt::format("{}|{}|rank={} kernel={} transport={} device={} devices={} threads={} disabled={}", version(),
                      choice_key(problem, options, ranks), rank, options.kernel, options.transport, options.device,
-                     options.threads, fmt::join(disabled, ","));
+                     fmt::join(options.devices, ","), options.threads, fmt::join(disabled, ","));
 }
 
 std::shared_ptr<const Plan> cached_plan(const Problem& problem, const PlanOptions& options, int rank, int ranks) {
@@ -36,10 +36,13 @@ std::shared_ptr<const Plan> cached_plan(const Problem& problem, const PlanOption
                   [&] { return make_plan(problem, options, rank, ranks); });
 }
 
-std::shared_ptr<const Choice> cached_choice(const Problem& problem, const PlanOptions& options, int ranks) {
+std::shared_ptr<const Choice> cached_choice(const Problem& problem, const PlanOptions& options, int ranks,
+                                            const Kernel& kernel, const Device& device) {
   static Memo<Choice> memo(kPlans);
-  return memo.get(choice_key(problem, options, ranks),
-                  [&] { return std::make_shared<const Choice>(choose_schedule(problem, options, ranks)); });
+  const std::string key =
+      fmt::format("{}|kernel={} device={}", choice_key(problem, options, ranks), kernel.name(), to_string(device));
+  return memo.get(
+      key, [&] { return std::make_shared<const Choice>(choose_schedule(problem, options, ranks, kernel, device)); });
 }
 
 }  // namespace rotunda

@@ -72,7 +72,7 @@ class Memo {
 };
 
 /// choose_schedule through a cache: the ranks of a process choose once.
-[[nodiscard]] std::shared_ptr<const Choice> cached_choice(const Problem& problem, const PlanOptions& options,
-                                                          int ranks);
+[[nodiscard]] std::shared_ptr<const Choice> cached_choice(const Problem& problem, const PlanOptions& options, int ranks,
+                                                          const Kernel& kernel, const Device& device);
 
 }  // namespace rotunda

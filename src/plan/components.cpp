@@ -26,42 +26,91 @@ constexpr AbsentKernel kAbsentKernels[] = {
     {"mma", "not in this build: needs CUDA"},
 };
 
-std::optional<std::string> refuse(const Kernel& kernel, const Problem& problem, const std::string& device) {
+bool is_here(const AbsentKernel& absent) {
+  return find_kernel(absent.name, Device::Kind::cuda) != nullptr;
+}
+
+const char* to_text(Device::Kind kind) {
+  return kind == Device::Kind::cuda ? "cuda" : "cpu";
+}
+
+std::optional<std::string> refuse(const Kernel& kernel, const Problem& problem, const Device& device) {
   const KernelCapabilities can = kernel.capabilities();
   if (is_disabled(kernel.name())) return kDisabled;
-  if (can.device != device) return fmt::format("runs on {}, not on {}", can.device, device);
+  if (can.device != device.kind) return fmt::format("runs on {}, not on {}", to_text(can.device), to_text(device.kind));
   if (problem.max_logit && !can.row_max) return "gives no row maximum, which max_logit needs";
   if (problem.deterministic && !can.deterministic) return "is not deterministic";
-  return kernel.refuse(problem);
+  return kernel.refuse(problem, device);
+}
+
+/// Why no kernel serves the problem on a CUDA device when the device is left open, or nothing.
+std::optional<std::string> nothing_on_cuda(const Problem& problem, const PlanOptions& options) {
+  if (cuda_device_count() == 0) return why_no_cuda();
+  std::vector<std::string> reasons;
+  for (const Kernel* kernel : kernels()) {
+    const KernelCapabilities can = kernel->capabilities();
+    const bool wanted = options.kernel.empty() ? can.automatic : options.kernel == kernel->name();
+    if (can.device != Device::Kind::cuda || !wanted) continue;
+    const auto reason = refuse(*kernel, problem, cuda_device(0));
+    if (!reason) return std::nullopt;
+    reasons.push_back(fmt::format("{} {}", kernel->name(), *reason));
+  }
+  if (reasons.empty()) return "no kernel that auto may choose runs there";
+  return fmt::format("no kernel serves the problem there: {}", fmt::join(reasons, "; "));
+}
+
+/// The CUDA device of a rank. @throws Error unsupported where there is none of that number
+int cuda_index(const PlanOptions& options, int rank) {
+  const int count = cuda_device_count();
+  for (const int device : options.devices) {
+    if (device >= 0 && device < count) continue;
+    fail(ErrorKind::unsupported, "device cuda:{} was asked for; this machine has {} CUDA device{}, counted from 0",
+         device, count, count == 1 ? "" : "s");
+  }
+  if (options.devices.empty()) return rank % count;
+  return options.devices[static_cast<std::size_t>(rank) % options.devices.size()];
 }
 
 }  // namespace
 
 const std::vector<TransportEntry>& transport_table() {
   static const std::vector<TransportEntry> table = {
-      {"local", true, "ranks are threads of one process, host memory"},
-      {"ipc", false, "one process a GPU on one host: needs CUDA, which this build is without"},
-      {"nccl", false, "one GPU a rank on many hosts: needs CUDA and NCCL, which this build is without"},
+      {"local", true, "ranks are threads of one process, on host memory or CUDA devices"},
+      {"ipc", false, "one process a GPU on one host: not in this build"},
+      {"nccl", false, "one GPU a rank on many hosts: not in this build"},
       {"mpi", false, "processes on CPUs: not in this build"},
       {"callback", false, "the host program brings the exchange: not in this build"},
   };
   return table;
 }
 
-std::string choose_device(const PlanOptions& options) {
-  if (options.device.empty() || options.device == "cpu") return "cpu";
-  if (options.device == "cuda") {
-    fail(ErrorKind::unsupported, "device cuda: this build has no CUDA kernels; allowed here: auto, cpu");
-  }
-  fail(ErrorKind::bad_input, "device '{}' is unknown; allowed: auto, cpu, cuda", options.device);
+Device::Kind device_kind(const Problem& problem, const PlanOptions& options) {
+  std::vector<Refusal> refusals;
+  return choose_device(problem, options, 0, refusals).kind;
 }
 
-const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, std::vector<Refusal>& refusals) {
-  const std::string device = choose_device(options);
+Device choose_device(const Problem& problem, const PlanOptions& options, int rank, std::vector<Refusal>& refusals) {
+  if (options.device == "cpu") return {};
+  if (options.device == "cuda") {
+    if (cuda_device_count() == 0) fail(ErrorKind::unsupported, "device cuda: {}", why_no_cuda());
+    return cuda_device(cuda_index(options, rank));
+  }
+  if (!options.device.empty()) {
+    fail(ErrorKind::bad_input, "device '{}' is unknown; allowed: auto, cpu, cuda", options.device);
+  }
+  const auto reason = nothing_on_cuda(problem, options);
+  if (!reason) return cuda_device(cuda_index(options, rank));
+  refusals.push_back({"device cuda", *reason, true});
+  return {};
+}
+
+const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, const Device& device,
+                            std::vector<Refusal>& refusals) {
   const Kernel* chosen = nullptr;
   std::vector<std::string> reasons, names;
   for (const Kernel* kernel : kernels()) {
     const std::string name = kernel->name();
+    if (kernel->capabilities().device != device.kind && find_kernel(name, device.kind) != nullptr) continue;
     names.push_back(name);
     const bool wanted = options.kernel.empty() ? kernel->capabilities().automatic : options.kernel == name;
     std::optional<std::string> reason = refuse(*kernel, problem, device);
@@ -79,6 +128,7 @@ const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, 
     if (wanted) reasons.push_back(fmt::format("{} {}", name, *reason));
   }
   for (const AbsentKernel& absent : kAbsentKernels) {
+    if (is_here(absent)) continue;
     refusals.push_back({fmt::format("kernel {}", absent.name), absent.needs, true});
     if (options.kernel == absent.name) fail(ErrorKind::unsupported, "kernel {} is {}", absent.name, absent.needs);
   }
@@ -118,9 +168,13 @@ std::vector<Component> components() {
   std::vector<Component> result;
   for (const Kernel* kernel : kernels()) {
     const bool off = is_disabled(kernel->name());
-    result.push_back({"kernel", kernel->name(), !off, off ? kDisabled : kernel->description()});
+    const char* device = to_text(kernel->capabilities().device);
+    result.push_back(
+        {"kernel", kernel->name(), !off, off ? kDisabled : fmt::format("{}: {}", device, kernel->description())});
   }
-  for (const AbsentKernel& absent : kAbsentKernels) result.push_back({"kernel", absent.name, false, absent.needs});
+  for (const AbsentKernel& absent : kAbsentKernels) {
+    if (!is_here(absent)) result.push_back({"kernel", absent.name, false, absent.needs});
+  }
   for (const TransportEntry& entry : transport_table()) {
     const bool off = is_disabled(entry.name);
     result.push_back({"transport", entry.name, entry.available && !off, off ? kDisabled : entry.description});

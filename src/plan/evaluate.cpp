@@ -1,5 +1,6 @@
 // Candidates: a schedule on a shard, counted over all ranks and timed by a simple model.
 #include <algorithm>
+#include <map>
 
 #include "rotunda/plan.hpp"
 
@@ -31,21 +32,37 @@ double seconds(const Cost& cost, const Machine& machine) {
          static_cast<double>(cost.messages) * machine.seconds_per_message;
 }
 
+/// Most attention calls that add to one output: those of one head group.
+int partials(const Program& program) {
+  std::map<int, int> calls;  // by the group's first query head
+  for (const Step& step : program.steps) {
+    if (const auto* attend = std::get_if<Attend>(&step)) ++calls[attend->q_head];
+    if (const auto* attend = std::get_if<AttendBackward>(&step)) ++calls[attend->q_head];
+  }
+  int most = 1;
+  for (const auto& [head, count] : calls) most = std::max(most, count);
+  return most;
+}
+
 }  // namespace
 
 Candidate evaluate(const Problem& problem, const Shard& shard, const ScheduleOptions& forward,
                    const ScheduleOptions& backward, const Machine& machine) {
-  Candidate result{forward, shard.kind, {}, {}, 0, 0};
+  Candidate result{forward, shard.kind, {}, {}, 0, 1, 0};
   const int ranks = shard.q.ranks();
   const int step = (ranks + kRanksCosted - 1) / kRanksCosted;
   const int costed = (ranks + step - 1) / step;
   for (int rank = 0; rank < ranks; rank += step) {
-    const Cost there = cost(problem, make_program(problem, shard, forward, rank, false));
+    const Program program = make_program(problem, shard, forward, rank, false);
+    const Cost there = cost(problem, program);
+    result.partials = std::max(result.partials, partials(program));
     raise(result.forward_max, there);
     result.forward_flops_mean += there.flops / costed;
     double time = seconds(there, machine);
     if (problem.grad) {
-      const Cost back = cost(problem, make_program(problem, shard, backward, rank, true));
+      const Program reverse = make_program(problem, shard, backward, rank, true);
+      const Cost back = cost(problem, reverse);
+      result.partials = std::max(result.partials, partials(reverse));
       raise(result.backward_max, back);
       time += seconds(back, machine);
     }

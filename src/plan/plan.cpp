@@ -11,6 +11,7 @@
 #include "base/log.hpp"
 #include "plan/cache.hpp"
 #include "plan/selection.hpp"
+#include "schedule/step_lists.hpp"
 
 namespace rotunda {
 namespace {
@@ -23,9 +24,10 @@ std::string text(const ScheduleOptions& options) {
 
 /// Everything that ranks must agree on, as text.
 std::string signature(const Plan& plan) {
-  std::string result = fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", to_text(plan.problem), plan.ranks,
-                                   text(plan.forward_schedule), text(plan.backward_schedule),
-                                   plan.forward_schedule.head_groups, plan.kernel, plan.transport, plan.device);
+  std::string result =
+      fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", to_text(plan.problem), plan.ranks, text(plan.forward_schedule),
+                  text(plan.backward_schedule), plan.forward_schedule.head_groups, plan.kernel, plan.transport,
+                  plan.device.is_cuda() ? "cuda" : "cpu");
   for (const TokenMap* map : {&plan.shard.q, &plan.shard.k}) {
     result += fmt::format("|{}/{}", map->tokens(), map->stride());
     for (int rank = 0; rank < map->ranks(); ++rank) {
@@ -48,12 +50,23 @@ const Kernel& choose_components(Plan& plan) {
       if (!known) reasons.emplace_back(error.what());
     }
   };
-  attempt([&] { plan.device = choose_device(plan.options); });
-  attempt([&] { kernel = &choose_kernel(plan.problem, plan.options, plan.refusals); });
+  attempt([&] { plan.device = choose_device(plan.problem, plan.options, plan.rank, plan.refusals); });
+  attempt([&] { kernel = &choose_kernel(plan.problem, plan.options, plan.device, plan.refusals); });
   attempt([&] { plan.transport = choose_transport(plan.options, plan.refusals); });
   if (!reasons.empty()) throw Error(ErrorKind::unsupported, fmt::format("{}", fmt::join(reasons, "; ")));
   plan.kernel = kernel->name();
   return *kernel;
+}
+
+/// Raises the kernel's scratch to what a program's calls need, and adds its lists. @throws Error unsupported
+void add_workspace(Plan& plan, const Kernel& kernel, const Program& program) {
+  for (const CallShape& call : calls_of(program, plan.threads, plan.device)) {
+    if (auto reason = kernel.refuse_call(plan.problem, call)) {
+      fail(ErrorKind::unsupported, "kernel {} can't serve rank {}: {}", kernel.name(), plan.rank, *reason);
+    }
+    plan.kernel_workspace_bytes = std::max(plan.kernel_workspace_bytes, kernel.workspace_bytes(plan.problem, call));
+  }
+  if (plan.device.is_cuda()) plan.list_bytes += list_bytes(program);
 }
 
 int default_threads(int ranks) {
@@ -62,8 +75,23 @@ int default_threads(int ranks) {
 
 }  // namespace
 
+std::vector<CallShape> calls_of(const Program& program, int threads, const Device& device) {
+  std::vector<CallShape> calls;
+  const auto add = [&](const auto& step, bool backward, bool init, bool last) {
+    const std::int64_t batch = program.buffers[static_cast<std::size_t>(step.q.buffer)].batch;
+    calls.push_back({backward, step.slices, batch, step.q.rows, step.k.rows, static_cast<int>(step.q.heads),
+                     static_cast<int>(step.k.heads), init, last, threads, device});
+  };
+  for (const Step& step : program.steps) {
+    if (const auto* attend = std::get_if<Attend>(&step)) add(*attend, false, attend->init, attend->last);
+    if (const auto* attend = std::get_if<AttendBackward>(&step)) add(*attend, true, attend->init_dq, attend->init_dkv);
+  }
+  return calls;
+}
+
 std::int64_t Plan::peak_bytes() const {
-  return std::max(forward.workspace_bytes, backward ? backward->workspace_bytes : 0) + kernel_workspace_bytes;
+  return std::max(forward.workspace_bytes, backward ? backward->workspace_bytes : 0) + kernel_workspace_bytes +
+         list_bytes;
 }
 
 std::string Plan::summary() const {
@@ -85,17 +113,16 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions&
   plan->ranks = ranks;
   plan->threads = options.threads > 0 ? options.threads : default_threads(ranks);
   const Kernel& kernel = choose_components(*plan);
-  const std::shared_ptr<const Choice> choice = cached_choice(plan->problem, options, ranks);
+  const std::shared_ptr<const Choice> choice = cached_choice(plan->problem, options, ranks, kernel, plan->device);
   plan->forward_schedule = choice->forward;
   plan->backward_schedule = choice->backward;
   plan->shard = choice->shard;
   plan->refusals.insert(plan->refusals.end(), choice->refusals.begin(), choice->refusals.end());
   plan->forward = make_program(plan->problem, plan->shard, plan->forward_schedule, rank, false);
-  plan->kernel_workspace_bytes = kernel.workspace_bytes(plan->problem, plan->threads, false);
+  add_workspace(*plan, kernel, plan->forward);
   if (plan->problem.grad) {
     plan->backward = make_program(plan->problem, plan->shard, plan->backward_schedule, rank, true);
-    plan->kernel_workspace_bytes =
-        std::max(plan->kernel_workspace_bytes, kernel.workspace_bytes(plan->problem, plan->threads, true));
+    add_workspace(*plan, kernel, *plan->backward);
   }
   plan->hash = fnv1a(signature(*plan));
   if (rank == 0) log(LogLevel::info, "{} for {}", plan->summary(), to_text(plan->problem));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/fail.hpp"
 #include "plan/selection.hpp"
@@ -14,19 +15,6 @@ std::vector<ScheduleKind> schedules_allowed(const PlanOptions& options, int rank
   if (options.inner > 0) return {ScheduleKind::a2a_p2p};
   if (ranks == 1) return {ScheduleKind::p2p};
   return {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p};
-}
-
-/// Shards worth a look. striped is never best where dual_chunk serves, and library kernels can't take it.
-std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions& options, int ranks) {
-  if (options.shard) return {*options.shard};
-  if (options.chunk_size > 0) return {ShardKind::balanced};
-  if (ranks == 1) return {ShardKind::contiguous};
-  std::vector<ShardKind> kinds = {ShardKind::contiguous, ShardKind::dual_chunk};
-  if (problem.layout == Layout::thd && problem.b > 1) {
-    kinds.push_back(ShardKind::dual_chunk_doc);
-    kinds.push_back(ShardKind::balanced);
-  }
-  return kinds;
 }
 
 ScheduleOptions schedule_options(const PlanOptions& options, ScheduleKind kind) {
@@ -44,9 +32,55 @@ std::string name(const Costed& costed) {
   return fmt::format("{} on {}", to_string(costed.candidate.schedule.kind), to_string(costed.shard.kind));
 }
 
+/// Why the kernel can't serve a rank's programs, or nothing.
+std::optional<std::string> refuse_calls(const Problem& problem, const Costed& costed, const Kernel& kernel,
+                                        const Device& device) {
+  const int ranks = costed.shard.q.ranks();
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const bool backward : {false, true}) {
+      if (backward && !problem.grad) continue;
+      const ScheduleOptions& options = backward ? costed.backward : costed.candidate.schedule;
+      const Program program = make_program(problem, costed.shard, options, rank, backward);
+      for (const CallShape& call : calls_of(program, 1, device)) {
+        if (auto reason = kernel.refuse_call(problem, call)) {
+          return fmt::format("kernel {} can't serve rank {}: {}", kernel.name(), rank, *reason);
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// Round figures, good enough to choose by.
+Machine machine_of(const Device& device) {
+  if (!device.is_cuda()) return Machine{};
+  return {"cuda", 5e14, 3e11, 1.5e-5, true};
+}
+
+// Where a kernel leaves 16-bit partial results, summing more than this many costs accuracy.
+constexpr int kMost16BitPartials = 2;
+
 }  // namespace
 
-Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks) {
+/// striped is never best where dual_chunk serves, and library kernels can't take it.
+std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions& options, int ranks) {
+  if (options.chunk_size != 0 && options.shard && *options.shard != ShardKind::balanced) {
+    fail(ErrorKind::bad_input, "chunk-size={} is for shard balanced; the shard asked for is {}", options.chunk_size,
+         to_string(*options.shard));
+  }
+  if (options.shard) return {*options.shard};
+  if (options.chunk_size > 0) return {ShardKind::balanced};
+  if (ranks == 1) return {ShardKind::contiguous};
+  std::vector<ShardKind> kinds = {ShardKind::contiguous, ShardKind::dual_chunk};
+  if (document_offsets(problem, 'q').size() > 2) {
+    kinds.push_back(ShardKind::dual_chunk_doc);
+    kinds.push_back(ShardKind::balanced);
+  }
+  return kinds;
+}
+
+Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks, const Kernel& kernel,
+                       const Device& device) {
   const ScheduleKind asked_backward = options.backward_schedule.value_or(ScheduleKind::p2p);
   const bool inner_used = !options.schedule || *options.schedule == ScheduleKind::a2a_p2p ||
                           (options.backward_schedule && asked_backward == ScheduleKind::a2a_p2p);
@@ -56,12 +90,9 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
   }
   const auto schedules = schedules_allowed(options, ranks);
   const auto shards = shards_allowed(problem, options, ranks);
-  if (options.chunk_size != 0 && options.shard && *options.shard != ShardKind::balanced) {
-    fail(ErrorKind::bad_input, "chunk-size={} is for shard balanced; the shard asked for is {}", options.chunk_size,
-         to_string(*options.shard));
-  }
   const bool open = schedules.size() * shards.size() > 1;
   std::vector<Costed> candidates;
+  std::vector<Refusal> refused;
   for (const ShardKind shard_kind : shards) {
     const std::int64_t chunk_size = shard_kind == ShardKind::balanced ? options.chunk_size : 0;
     const Shard shard = make_shard(problem, shard_kind, ranks, chunk_size);
@@ -70,21 +101,33 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
       const ScheduleOptions backward = schedule_options(options, options.backward_schedule.value_or(kind));
       (void)inner_ranks(problem, forward, ranks);  // refuses a bad inner
       (void)inner_ranks(problem, backward, ranks);
-      Candidate candidate{forward, shard_kind, {}, {}, 0, 0};
-      if (open) candidate = evaluate(problem, shard, forward, backward, Machine{});
-      candidates.push_back({candidate, backward, shard});
+      Candidate candidate{forward, shard_kind, {}, {}, 0, 1, 0};
+      if (open) candidate = evaluate(problem, shard, forward, backward, machine_of(device));
+      Costed costed{candidate, backward, shard};
+      if (!kernel.capabilities().slices) {
+        if (auto reason = refuse_calls(problem, costed, kernel, device)) {
+          refused.push_back({name(costed), *reason, true});
+          continue;
+        }
+      }
+      candidates.push_back(std::move(costed));
     }
   }
-  const Costed& best = *std::min_element(candidates.begin(), candidates.end(), [](const Costed& a, const Costed& b) {
-    return a.candidate.seconds < b.candidate.seconds;
+  if (candidates.empty()) fail(ErrorKind::unsupported, "{}", refused.front().reason);
+  const bool partials = !kernel.capabilities().accumulates;
+  const auto too_many = [&](const Costed& c) { return partials && c.candidate.partials > kMost16BitPartials; };
+  const Costed& best = *std::min_element(candidates.begin(), candidates.end(), [&](const Costed& a, const Costed& b) {
+    return std::pair(too_many(a), a.candidate.seconds) < std::pair(too_many(b), b.candidate.seconds);
   });
-  Choice choice{best.candidate.schedule, best.backward, best.shard, {}};
+  Choice choice{best.candidate.schedule, best.backward, best.shard, refused};
   for (const Costed& other : candidates) {
     if (&other == &best) continue;
-    choice.refusals.push_back({name(other),
-                               fmt::format("{:.3g} ms predicted against {:.3g} ms for {}",
-                                           other.candidate.seconds * 1e3, best.candidate.seconds * 1e3, name(best)),
-                               false});
+    const auto reason =
+        too_many(other) && !too_many(best)
+            ? fmt::format("would sum {} 16-bit partial results of kernel {}", other.candidate.partials, kernel.name())
+            : fmt::format("{:.3g} ms predicted against {:.3g} ms for {}", other.candidate.seconds * 1e3,
+                          best.candidate.seconds * 1e3, name(best));
+    choice.refusals.push_back({name(other), reason, false});
   }
   return choice;
 }

@@ -24,15 +24,20 @@ struct Choice {
   std::vector<Refusal> refusals;
 };
 
-/// The first kernel in order of preference that serves; the others go to refusals.
+/// The first kernel in order of preference that serves on the device; the others go to refusals.
 /// @throws Error unsupported with every reason
-[[nodiscard]] const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options,
+[[nodiscard]] const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, const Device& device,
                                           std::vector<Refusal>& refusals);
 /// @throws Error unsupported, bad_input
 [[nodiscard]] std::string choose_transport(const PlanOptions& options, std::vector<Refusal>& refusals);
-/// "cpu". @throws Error unsupported, bad_input
-[[nodiscard]] std::string choose_device(const PlanOptions& options);
-/// What the caller left open, by predicted time. @throws Error bad_input
-[[nodiscard]] Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks);
+/// The device of a rank. @throws Error unsupported, bad_input
+[[nodiscard]] Device choose_device(const Problem& problem, const PlanOptions& options, int rank,
+                                   std::vector<Refusal>& refusals);
+/// What the caller left open, by predicted time, among what the kernel serves. @throws Error bad_input, unsupported
+[[nodiscard]] Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks,
+                                     const Kernel& kernel, const Device& device);
+
+/// The kernel calls of a program.
+[[nodiscard]] std::vector<CallShape> calls_of(const Program& program, int threads, const Device& device);
 
 }  // namespace rotunda

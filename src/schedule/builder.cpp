@@ -157,7 +157,8 @@ Region Builder::bound(Binding binding) {
 
 Region Builder::workspace(const std::string& name, DType dtype, std::int64_t rows, std::int64_t heads,
                           std::int64_t dim) {
-  const int index = add_buffer({name, Binding::workspace, dtype, problem_.batches(), rows, heads, dim});
+  const Layout layout = dim == 1 ? Layout::bhsd : Layout::bshd;
+  const int index = add_buffer({name, Binding::workspace, dtype, problem_.batches(), rows, heads, dim, 0, layout});
   return whole(program_.buffers[static_cast<std::size_t>(index)], index);
 }
 

@@ -80,7 +80,7 @@ TEST(Arguments, HelpAndVersionAreTexts) {
 }
 
 TEST(Arguments, DevicesMeanCuda) {
-  EXPECT_EQ(parse({"run", "--devices", "0,1"}).devices, (std::vector<int>{0, 1}));
+  EXPECT_EQ(parse({"run", "--devices", "0,1"}).plan.devices, (std::vector<int>{0, 1}));
   EXPECT_EQ(parse({"run", "--devices", "0,1"}).plan.device, "cuda");
 }
 

@@ -136,7 +136,7 @@ struct Case {
     Problem problem;
     problem.d = shape.d;
     problem.d_v = shape.d_v;
-    return HostBuffer(cpu_kernel().workspace_bytes(problem, threads, backward));
+    return HostBuffer(cpu_kernel().workspace_bytes(problem, whole_call(problem, {}, backward, threads)));
   }
 
   void forward(std::span<const Slice> slices, bool init, bool last, int threads = 1) {
@@ -532,9 +532,9 @@ TEST(CpuKernel, RefusesLongHeads) {
   Problem problem;
   problem.d = 513;
   problem.d_v = 64;
-  EXPECT_TRUE(cpu_kernel().refuse(problem).has_value());
+  EXPECT_TRUE(cpu_kernel().refuse(problem, {}).has_value());
   problem.d = 512;
-  EXPECT_FALSE(cpu_kernel().refuse(problem).has_value());
+  EXPECT_FALSE(cpu_kernel().refuse(problem, {}).has_value());
 }
 
 }  // namespace

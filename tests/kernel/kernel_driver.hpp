@@ -188,7 +188,7 @@ class KernelDriver {
 
   template <class Body>
   void with_context(bool is_backward, Body&& body) {
-    const HostBuffer workspace(kernel_.workspace_bytes(problem_, threads_, is_backward));
+    const HostBuffer workspace(kernel_.workspace_bytes(problem_, whole_call(problem_, {}, is_backward, threads_)));
     if (workspace.bytes() > 0) std::memset(workspace.data(), 0xff, static_cast<std::size_t>(workspace.bytes()));
     ThreadPool pool(threads_);
     body(KernelContext{pool, {workspace.data(), static_cast<std::size_t>(workspace.bytes())}});

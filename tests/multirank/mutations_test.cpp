@@ -117,7 +117,7 @@ double rms_with_16_bit_partials(const Problem& problem, Tensors& views, int rank
   };
   ThreadPool threads(1);
   const Kernel& kernel = *find_kernel("cpu");
-  HostBuffer scratch(kernel.workspace_bytes(problem, 1, false));
+  HostBuffer scratch(kernel.workspace_bytes(problem, whole_call(problem, {}, false)));
   std::vector<float> acc(static_cast<std::size_t>(views.out.elements()));
   TensorView acc_view = make_view(acc.data(), DType::fp32, Layout::bshd, 1, problem.s_q, problem.h_q, problem.d_v);
   for (int step = 0; step < ranks; ++step) {

@@ -1,5 +1,5 @@
-#include "kernel/targets.hpp"
 #include "kernel/cpu/tile_work.hpp"
+#include "kernel/targets.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernel/cpu/backward.cpp"

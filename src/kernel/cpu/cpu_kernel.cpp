@@ -48,17 +48,18 @@ class CpuKernel final : public Kernel {
   [[nodiscard]] KernelCapabilities capabilities() const override { return {}; }
   [[nodiscard]] std::string description() const override { return instruction_set(); }
 
-  [[nodiscard]] std::optional<std::string> refuse(const Problem& problem) const override {
+  [[nodiscard]] std::optional<std::string> refuse(const Problem& problem, const Device&) const override {
     if (problem.d > kMaxHeadDim || problem.d_v > kMaxHeadDim) {
       return fmt::format("cpu serves head dims 1 to {}, not d={} d_v={}", kMaxHeadDim, problem.d, problem.d_v);
     }
     return std::nullopt;
   }
 
-  [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, int threads, bool backward) const override {
-    const std::int64_t bytes = backward ? scratch_bytes<BackwardScratch>(TileSizes::backward(problem.d, problem.d_v))
-                                        : scratch_bytes<ForwardScratch>(TileSizes::forward(problem.d, problem.d_v));
-    return bytes * threads;
+  [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const override {
+    const std::int64_t bytes = call.backward
+                                   ? scratch_bytes<BackwardScratch>(TileSizes::backward(problem.d, problem.d_v))
+                                   : scratch_bytes<ForwardScratch>(TileSizes::forward(problem.d, problem.d_v));
+    return bytes * call.threads;
   }
 
   void forward(const ForwardArgs& args, const KernelContext& context) const override {

@@ -8,7 +8,7 @@
 #include "base/copy.hpp"
 #include "base/half.hpp"
 
-namespace rotunda::elementwise {
+namespace rotunda {
 namespace {
 
 constexpr std::int64_t kRowsPerTask = 64;  // large enough to hide a task's start, small enough to share out
@@ -47,10 +47,36 @@ void for_rows(std::span<const RowSpan> spans, Body&& body) {
   }
 }
 
-}  // namespace
+/// The sink of a head; a sink that is no input is 0.
+float sink_of(const TensorView& sink, std::int64_t head) {
+  return sink.data == nullptr ? 0.0F : *sink.at<float>(0, 0, head);
+}
 
-void fill(const TensorView& to, float value, ThreadPool& threads) {
-  for_row_blocks(to, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
+double low_of(const TensorView& low, std::int64_t batch, std::int64_t row, std::int64_t head) {
+  return low.data == nullptr ? 0.0 : *low.at<float>(batch, row, head);
+}
+
+class HostElementwise final : public Elementwise {
+ public:
+  explicit HostElementwise(ThreadPool& threads) : threads_(threads) {}
+
+  void fill(const TensorView& to, float value) const override;
+  void convert(const TensorView& from, const TensorView& to) const override;
+  void add(const TensorView& from, const TensorView& to, const TensorView& low) const override;
+  void row_dot(const TensorView& out, const TensorView& dout, const TensorView& delta) const override;
+  void finish_with_sink(const RowState& state, const TensorView& out, const TensorView& sink,
+                        const RowList& rows) const override;
+  void fill_sink(const TensorView& lse, const TensorView& sink, const RowList& rows) const override;
+  void sink_gradient(const TensorView& lse, const TensorView& delta, const TensorView& sink, const RowList& rows,
+                     const TensorView& dsink) const override;
+  void row_max(const TensorView& from, const TensorView& to) const override;
+
+ private:
+  ThreadPool& threads_;
+};
+
+void HostElementwise::fill(const TensorView& to, float value) const {
+  for_row_blocks(to, threads_, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
     dispatch_dtype(to.dtype, [&](auto element) {
       using T = decltype(element);
       for (std::int64_t row = first; row < first + rows; ++row) {
@@ -63,14 +89,14 @@ void fill(const TensorView& to, float value, ThreadPool& threads) {
   });
 }
 
-void convert(const TensorView& from, const TensorView& to, ThreadPool& threads) {
-  for_row_blocks(to, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
+void HostElementwise::convert(const TensorView& from, const TensorView& to) const {
+  for_row_blocks(to, threads_, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
     rotunda::convert(block(from, batch, first, rows), block(to, batch, first, rows));
   });
 }
 
-void add(const TensorView& from, const TensorView& to, const TensorView& low, ThreadPool& threads) {
-  for_row_blocks(to, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
+void HostElementwise::add(const TensorView& from, const TensorView& to, const TensorView& low) const {
+  for_row_blocks(to, threads_, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
     for (std::int64_t row = first; row < first + rows; ++row) {
       for (std::int64_t head = 0; head < to.heads(); ++head) {
         const float* source = from.at<float>(batch, row, head);
@@ -90,8 +116,8 @@ void add(const TensorView& from, const TensorView& to, const TensorView& low, Th
   });
 }
 
-void row_dot(const TensorView& out, const TensorView& dout, const TensorView& delta, ThreadPool& threads) {
-  for_row_blocks(delta, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
+void HostElementwise::row_dot(const TensorView& out, const TensorView& dout, const TensorView& delta) const {
+  for_row_blocks(delta, threads_, [&](std::int64_t batch, std::int64_t first, std::int64_t rows) {
     dispatch_dtype(out.dtype, [&](auto element) {
       using T = decltype(element);
       for (std::int64_t row = first; row < first + rows; ++row) {
@@ -109,24 +135,24 @@ void row_dot(const TensorView& out, const TensorView& dout, const TensorView& de
   });
 }
 
-void finish_with_sink(const RowState& state, const TensorView& out, const float* sink, std::span<const RowSpan> rows,
-                      ThreadPool& threads) {
+void HostElementwise::finish_with_sink(const RowState& state, const TensorView& out, const TensorView& sink,
+                                       const RowList& rows) const {
   const TensorView& acc = state.acc;
   const TensorView& lse = state.lse;
   // First the factors, by row and head; rows outside the spans keep 1.
   const std::int64_t heads = lse.heads();
   std::vector<float> factor(static_cast<std::size_t>(lse.elements()), 1.0F);
-  for_rows(rows, [&](std::int64_t batch, std::int64_t row) {
+  for_rows(rows.rows, [&](std::int64_t batch, std::int64_t row) {
     for (std::int64_t head = 0; head < heads; ++head) {
       float& value = *lse.at<float>(batch, row, head);
-      const double without = static_cast<double>(value) + *state.lse_low.at<float>(batch, row, head);
-      const double with_sink = log_add(without, sink[head]);
+      const double without = static_cast<double>(value) + low_of(state.lse_low, batch, row, head);
+      const double with_sink = log_add(without, sink_of(sink, head));
       const auto weight = static_cast<float>(std::exp(without - with_sink));
       factor[static_cast<std::size_t>((batch * lse.rows() + row) * heads + head)] = weight;
       value = static_cast<float>(with_sink);
     }
   });
-  for_row_blocks(out, threads, [&](std::int64_t batch, std::int64_t first, std::int64_t count) {
+  for_row_blocks(out, threads_, [&](std::int64_t batch, std::int64_t first, std::int64_t count) {
     dispatch_dtype(out.dtype, [&](auto element) {
       using T = decltype(element);
       for (std::int64_t row = first; row < first + count; ++row) {
@@ -141,25 +167,27 @@ void finish_with_sink(const RowState& state, const TensorView& out, const float*
   });
 }
 
-void fill_sink(const TensorView& lse, const float* sink, std::span<const RowSpan> rows) {
-  for_rows(rows, [&](std::int64_t batch, std::int64_t row) {
-    for (std::int64_t head = 0; head < lse.heads(); ++head) *lse.at<float>(batch, row, head) = sink[head];
+void HostElementwise::fill_sink(const TensorView& lse, const TensorView& sink, const RowList& rows) const {
+  for_rows(rows.rows, [&](std::int64_t batch, std::int64_t row) {
+    for (std::int64_t head = 0; head < lse.heads(); ++head) *lse.at<float>(batch, row, head) = sink_of(sink, head);
   });
 }
 
-void sink_gradient(const TensorView& lse, const TensorView& delta, const float* sink, std::span<const RowSpan> rows,
-                   float* dsink) {
+void HostElementwise::sink_gradient(const TensorView& lse, const TensorView& delta, const TensorView& sink,
+                                    const RowList& rows, const TensorView& dsink) const {
   std::vector<double> sum(static_cast<std::size_t>(lse.heads()), 0.0);
-  for_rows(rows, [&](std::int64_t batch, std::int64_t row) {
+  for_rows(rows.rows, [&](std::int64_t batch, std::int64_t row) {
     for (std::int64_t head = 0; head < lse.heads(); ++head) {
-      const double weight = std::exp(static_cast<double>(sink[head]) - *lse.at<float>(batch, row, head));
+      const double weight = std::exp(static_cast<double>(sink_of(sink, head)) - *lse.at<float>(batch, row, head));
       sum[static_cast<std::size_t>(head)] -= weight * *delta.at<float>(batch, row, head);
     }
   });
-  std::transform(sum.begin(), sum.end(), dsink, [](double value) { return static_cast<float>(value); });
+  for (std::int64_t head = 0; head < lse.heads(); ++head) {
+    *dsink.at<float>(0, 0, head) = static_cast<float>(sum[static_cast<std::size_t>(head)]);
+  }
 }
 
-void row_max(const TensorView& from, const TensorView& to) {
+void HostElementwise::row_max(const TensorView& from, const TensorView& to) const {
   for (std::int64_t head = 0; head < to.heads(); ++head) {
     float best = -std::numeric_limits<float>::infinity();
     for (std::int64_t row = 0; row < from.rows(); ++row) best = std::max(best, *from.at<float>(0, row, head));
@@ -167,4 +195,10 @@ void row_max(const TensorView& from, const TensorView& to) {
   }
 }
 
-}  // namespace rotunda::elementwise
+}  // namespace
+
+std::unique_ptr<Elementwise> host_elementwise(ThreadPool& threads) {
+  return std::make_unique<HostElementwise>(threads);
+}
+
+}  // namespace rotunda

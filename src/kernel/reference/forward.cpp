@@ -3,8 +3,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernel/row_state.hpp"
 #include "kernel/reference/rows.hpp"
+#include "kernel/row_state.hpp"
 
 namespace rotunda::reference {
 namespace {

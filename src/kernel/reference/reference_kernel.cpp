@@ -10,12 +10,12 @@ class ReferenceKernel final : public Kernel {
   [[nodiscard]] std::string name() const override { return "reference"; }
   [[nodiscard]] KernelCapabilities capabilities() const override { return {.automatic = false}; }
   [[nodiscard]] std::string description() const override { return "float64, row by row; never chosen by auto"; }
-  [[nodiscard]] std::optional<std::string> refuse(const Problem&) const override { return std::nullopt; }
+  [[nodiscard]] std::optional<std::string> refuse(const Problem&, const Device&) const override { return std::nullopt; }
 
-  [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, int threads, bool backward) const override {
-    const std::int64_t doubles = backward ? reference::backward_scratch(problem.s_k, problem.d, problem.d_v)
-                                          : reference::forward_scratch(problem.s_k, problem.d, problem.d_v);
-    return threads * doubles * static_cast<std::int64_t>(sizeof(double));
+  [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const override {
+    const std::int64_t doubles = call.backward ? reference::backward_scratch(call.rows_k, problem.d, problem.d_v)
+                                               : reference::forward_scratch(call.rows_k, problem.d, problem.d_v);
+    return call.threads * doubles * static_cast<std::int64_t>(sizeof(double));
   }
 
   void forward(const ForwardArgs& args, const KernelContext& context) const override {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rotunda/transport.hpp"
+#include "transport/local/mover.hpp"
 
 namespace rotunda::local {
 
@@ -19,12 +20,14 @@ struct Delivery {
   enum class State {
     open,       ///< waits for a side, or for the receiver to copy
     copying,    ///< the receiver reads `source`, without the lock
-    done,       ///< arrived
+    done,       ///< arrived (on a CUDA device: the copy is enqueued)
     withdrawn,  ///< the sender has gone, `source` may be dangling
   };
   int id = 0, from = 0, to = 0;
   std::vector<TensorView> source, target;
   bool offered = false, wanted = false;  ///< source, target are set
+  Mark offered_at, wanted_at;            ///< when the sender's data is ready, the receiver's memory free
+  Mark arrived_at;                       ///< with done
   State state = State::open;
 
   [[nodiscard]] bool ready() const { return offered && wanted && state == State::open; }

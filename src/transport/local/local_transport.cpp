@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/copy.hpp"
 #include "base/fail.hpp"
 
 namespace rotunda::local {
@@ -51,8 +50,9 @@ void LocalTransport::post(int id, std::span<const Message> sends, std::span<cons
                                  self_sends, self_receives));
   }
   Posted& posted = posted_[id] = {};
-  post_side(lock, id, sends, true, posted.sends);
-  post_side(lock, id, receives, false, posted.receives);
+  const Mark mark = mover_->mark();
+  post_side(lock, id, sends, true, mark, posted.sends);
+  post_side(lock, id, receives, false, mark, posted.receives);
   posted.sent = posted.sends.empty();
   posted.received = posted.receives.empty();
 }
@@ -68,7 +68,7 @@ void LocalTransport::check_post(Lock& lock, int id, std::span<const Message> mes
   fail_call(lock, fmt::format("rank {} posts exchange {} again, whose earlier post it has not awaited", rank_, id));
 }
 
-void LocalTransport::post_side(Lock& lock, int id, std::span<const Message> messages, bool sending,
+void LocalTransport::post_side(Lock& lock, int id, std::span<const Message> messages, bool sending, const Mark& mark,
                                Deliveries& deliveries) {
   std::map<int, std::vector<TensorView>> by_peer;
   for (const auto& message : messages) by_peer[message.peer].push_back(message.view);
@@ -87,6 +87,7 @@ void LocalTransport::post_side(Lock& lock, int id, std::span<const Message> mess
     if (!sending) incoming_.push_back(delivery);
     (sending ? delivery->source : delivery->target) = std::move(views);
     (sending ? delivery->offered : delivery->wanted) = true;
+    (sending ? delivery->offered_at : delivery->wanted_at) = mark;
     if (meets) {
       if (const auto text = disagreement(*delivery, id); !text.empty()) fail_group(lock, text);
     }
@@ -104,6 +105,7 @@ void LocalTransport::await(int id) {
     }
     return std::nullopt;
   });
+  for (const auto& delivery : posted.receives) mover_->wait(delivery->arrived_at);
   posted.received = true;
 }
 
@@ -117,6 +119,7 @@ void LocalTransport::await_sent(int id) {
     }
     return std::nullopt;
   });
+  for (const auto& delivery : posted.sends) mover_->wait(delivery->arrived_at);
   posted.sent = true;
 }
 
@@ -195,7 +198,15 @@ LocalTransport::Posted& LocalTransport::find(Lock& lock, int id) {
 void LocalTransport::pull(Lock& lock, Delivery& delivery) {
   delivery.state = Delivery::State::copying;
   lock.unlock();
-  for (std::size_t i = 0; i < delivery.source.size(); ++i) copy(delivery.source[i], delivery.target[i]);
+  try {
+    delivery.arrived_at =
+        mover_->copy(delivery.from, delivery.source, delivery.target, delivery.offered_at, delivery.wanted_at);
+  } catch (...) {  // a device has failed
+    lock.lock();
+    delivery.state = Delivery::State::withdrawn;
+    group_->wake_all();
+    throw;
+  }
   lock.lock();
   delivery.state = Delivery::State::done;
   group_->member(delivery.from).wake.notify_all();
@@ -276,6 +287,7 @@ void LocalTransport::withdraw(Lock& lock) noexcept {
     for (const auto& delivery : posted.sends) {
       group_->member(rank_).wake.wait(lock, [&] { return delivery->state != Delivery::State::copying; });
       if (delivery->state == Delivery::State::open) delivery->state = Delivery::State::withdrawn;
+      if (delivery->done()) mover_->settle(delivery->arrived_at);
     }
   }
   incoming_.clear();
@@ -308,7 +320,13 @@ std::vector<std::unique_ptr<Transport>> make_local_group(int ranks, const LocalO
   if (ranks < 1) fail(ErrorKind::bad_input, "a group has {} ranks: at least 1 is needed", ranks);
   const auto shared = std::make_shared<local::Group>(ranks, options);
   std::vector<std::unique_ptr<Transport>> group;
-  for (int rank = 0; rank < ranks; ++rank) group.push_back(std::make_unique<local::LocalTransport>(shared, rank));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const bool host = options.devices.empty();
+    const Device device =
+        host ? Device{} : cuda_device(options.devices[static_cast<std::size_t>(rank) % options.devices.size()]);
+    auto mover = host ? local::host_mover() : local::cuda_mover(device, options.devices);
+    group.push_back(std::make_unique<local::LocalTransport>(shared, rank, device, std::move(mover)));
+  }
   return group;
 }
 

@@ -4,6 +4,9 @@
 // buffer between. Copies happen inside the receiver's waits, whatever it waits for; so ranks that wait for each other
 // always get on. A sender's memory is read until its await_sent returns; where a sender fails first, its posts are
 // withdrawn before the error leaves the transport.
+//
+// Between CUDA devices (cuda/cuda_mover.cpp) the receiver's thread does not copy but enqueues the copies on streams of
+// its own, behind the marks of both sides; await and await_sent make the rank's stream wait for the arrival.
 #pragma once
 
 #include <functional>
@@ -20,12 +23,15 @@ namespace rotunda::local {
 
 class LocalTransport final : public Transport, public Membership {
  public:
-  LocalTransport(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
+  LocalTransport(std::shared_ptr<Group> group, int rank, const Device& device, std::unique_ptr<Mover> mover)
+      : group_(std::move(group)), rank_(rank), device_(device), mover_(std::move(mover)) {}
   ~LocalTransport() override { leave(); }
 
   [[nodiscard]] std::string name() const override { return "local"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return group_->size; }
+  [[nodiscard]] Device device() const override { return device_; }
+  void use_stream(Stream stream) override { mover_->use_stream(stream); }
 
   /// An id may be posted again when its earlier post has been awaited, both ways where both have messages.
   void post(int id, std::span<const Message> sends, std::span<const Message> receives) override;
@@ -58,7 +64,8 @@ class LocalTransport final : public Transport, public Membership {
 
   void check_post(Lock& lock, int id, std::span<const Message> messages);
   /// Posts one side's messages, one delivery a peer, appended to `deliveries` as they become visible to others.
-  void post_side(Lock& lock, int id, std::span<const Message> messages, bool sending, Deliveries& deliveries);
+  void post_side(Lock& lock, int id, std::span<const Message> messages, bool sending, const Mark& mark,
+                 Deliveries& deliveries);
   Posted& find(Lock& lock, int id);
   void pull(Lock& lock, Delivery& delivery);
   bool pull_any(Lock& lock);
@@ -77,6 +84,8 @@ class LocalTransport final : public Transport, public Membership {
 
   std::shared_ptr<Group> group_;
   int rank_ = 0;
+  Device device_;
+  std::unique_ptr<Mover> mover_;
   int posts_ = 0;
   std::map<int, Posted> posted_;
   Deliveries incoming_;  ///< receives that have not arrived, in posting order

@@ -1,0 +1,121 @@
+#include <mutex>
+
+#include "base/cuda/check.hpp"
+#include "base/cuda_device.hpp"
+
+namespace rotunda::cuda {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+/// The runtime is asked once: a machine without a driver answers slowly.
+struct Found {
+  int count = 0;
+  std::string why;
+
+  Found() {
+    const cudaError_t result = cudaGetDeviceCount(&count);
+    if (result == cudaSuccess && count > 0) return;
+    (void)cudaGetLastError();
+    count = 0;
+    why = result == cudaSuccess ? "no CUDA device is visible"
+                                : fmt::format("no CUDA device can be used: {}", cudaGetErrorString(result));
+  }
+};
+
+const Found& found() {
+  static const Found once;
+  return once;
+}
+
+}  // namespace
+
+int device_count() {
+  return found().count;
+}
+
+std::string why_none() {
+  return found().why;
+}
+
+std::string describe(int device) {
+  cudaDeviceProp properties{};
+  ROTUNDA_CUDA(cudaGetDeviceProperties(&properties, device));
+  return fmt::format("{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB", properties.name, properties.major,
+                     properties.minor, properties.multiProcessorCount,
+                     static_cast<double>(properties.totalGlobalMem) / kGiB);
+}
+
+std::byte* allocate(int device, std::int64_t bytes) {
+  const CurrentDevice current(device);
+  void* data = nullptr;
+  const cudaError_t result = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (result == cudaSuccess) return static_cast<std::byte*>(data);
+  (void)cudaGetLastError();
+  std::size_t free = 0, total = 0;
+  (void)cudaMemGetInfo(&free, &total);
+  fail(ErrorKind::device, "no memory for {:.2f} GiB on device cuda:{}: {:.2f} of {:.2f} GiB are free ({})",
+       static_cast<double>(bytes) / kGiB, device, static_cast<double>(free) / kGiB, static_cast<double>(total) / kGiB,
+       cudaGetErrorString(result));
+}
+
+void release(int, std::byte* data) noexcept {
+  (void)cudaFree(data);
+}
+
+Stream make_stream(int device) {
+  const CurrentDevice current(device);
+  cudaStream_t stream = nullptr;
+  ROTUNDA_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return {stream};
+}
+
+void destroy_stream(int, Stream stream) noexcept {
+  (void)cudaStreamDestroy(native(stream));
+}
+
+void copy_bytes(void* to, const void* from, std::int64_t bytes, int device, Stream stream) {
+  const CurrentDevice current(device);
+  ROTUNDA_CUDA(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, native(stream)));
+}
+
+void set_bytes(void* to, unsigned char value, std::int64_t bytes, int device, Stream stream) {
+  const CurrentDevice current(device);
+  ROTUNDA_CUDA(cudaMemsetAsync(to, value, static_cast<std::size_t>(bytes), native(stream)));
+}
+
+void* record_event(int device, Stream stream) {
+  const CurrentDevice current(device);
+  cudaEvent_t event = nullptr;
+  ROTUNDA_CUDA(cudaEventCreate(&event));
+  ROTUNDA_CUDA(cudaEventRecord(event, native(stream)));
+  return event;
+}
+
+void destroy_event(void* event) noexcept {
+  (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
+double seconds_between(void* from, void* to) {
+  float ms = 0;
+  ROTUNDA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(from)));
+  ROTUNDA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(to)));
+  ROTUNDA_CUDA(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from), static_cast<cudaEvent_t>(to)));
+  return 1e-3 * static_cast<double>(ms);
+}
+
+bool is_reachable(const void* data, int) {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, data) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return attributes.type != cudaMemoryTypeUnregistered;
+}
+
+void synchronize(int device, Stream stream) {
+  const CurrentDevice current(device);
+  ROTUNDA_CUDA(cudaStreamSynchronize(native(stream)));
+}
+
+}  // namespace rotunda::cuda

@@ -1,0 +1,66 @@
+#include <utility>
+
+#include "base/cuda/check.hpp"
+#include "base/cuda/event.hpp"
+#include "execute/step_clock.hpp"
+
+namespace rotunda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class CudaClock final : public StepClock {
+ public:
+  CudaClock(const Device& device, Stream stream, Clock::time_point epoch)
+      : device_(device), stream_(stream), start_(record()), start_seconds_(seconds_since(epoch)) {}
+
+  void begin() override { begin_ = record(); }
+
+  void end(TraceEvent::Lane lane, const std::string& name, bool waits) override {
+    intervals_.push_back({{lane, name, 0, 0}, std::move(begin_), record(), waits});
+  }
+
+  double resolve(std::vector<TraceEvent>* events) override {
+    double waited = 0;
+    for (Interval& interval : intervals_) {
+      interval.event.begin = start_seconds_ + interval.begin.seconds_after(start_);
+      interval.event.end = start_seconds_ + interval.end.seconds_after(start_);
+      if (interval.waits) waited += interval.event.end - interval.event.begin;
+      if (events != nullptr) events->push_back(interval.event);
+    }
+    intervals_.clear();
+    return waited;
+  }
+
+ private:
+  struct Interval {
+    TraceEvent event;
+    cuda::Event begin, end;
+    bool waits = false;
+  };
+
+  [[nodiscard]] cuda::Event record() const {
+    cuda::Event event(device_.index, cuda::Event::Use::timing);
+    event.record(stream_);
+    return event;
+  }
+  /// The host's time at the start event: an idle stream reaches it at once.
+  [[nodiscard]] double seconds_since(Clock::time_point epoch) const {
+    return std::chrono::duration<double>(Clock::now() - epoch).count();
+  }
+
+  Device device_;
+  Stream stream_;
+  cuda::Event start_;
+  double start_seconds_;
+  cuda::Event begin_;
+  std::vector<Interval> intervals_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepClock> cuda_clock(const Device& device, Stream stream, Clock::time_point epoch) {
+  return std::make_unique<CudaClock>(device, stream, epoch);
+}
+
+}  // namespace rotunda
