@@ -140,6 +140,7 @@ struct Attend {
 /// Gradients over slices. init_dq, init_dkv: the buffers hold anything and are overwritten, else added to.
 struct AttendBackward {
   Region q, k, v, dout, lse, delta, dq, dk, dv;
+  Region out;  ///< with ScheduleOptions::sends_out, in delta's place
   int q_head = 0, kv_head = 0;
   bool init_dq = true, init_dkv = true;
   std::vector<Slice> slices;  ///< in rows of the regions
@@ -172,6 +173,7 @@ struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::p2p;
   int inner = 0;        ///< a2a_p2p: ranks of an a2a group, a divisor of ranks; 0 chooses
   int head_groups = 0;  ///< all_gather, a2a: groups of KV heads that travel one after the other; 0 chooses
+  bool sends_out = false;  ///< backward: out travels with the queries, for kernels that compute delta themselves
 
   bool operator==(const ScheduleOptions&) const = default;
 };

@@ -151,6 +151,7 @@ void Executor::perform(const AttendBackward& step) {
   fill_inputs(step, args);
   args.dout = view(step.dout);
   args.delta = view(step.delta);
+  args.out = view(step.out);
   args.dq = view(step.dq);
   args.dk = view(step.dk);
   args.dv = view(step.dv);

@@ -57,6 +57,7 @@ struct BackwardArgs {
   double scale = 1;
   bool init_dq = true, init_dkv = true;
   const Slice* device_slices = nullptr;  ///< as in ForwardArgs
+  TensorView out{};  ///< the final output of the whole rows, in delta's place for kernels that read it (reads_out)
 };
 
 /// What a kernel works with: its threads and its scratch (workspace_bytes of it, 64-byte aligned, any contents). On a
@@ -100,6 +101,7 @@ struct KernelCapabilities {
   bool row_max = true;        ///< max_logit
   bool deterministic = true;  ///< same bits whatever the threads and timing
   bool automatic = true;      ///< may be chosen by auto
+  bool reads_out = false;     ///< backward computes delta itself, from out
   Device::Kind device = Device::Kind::cpu;
 };
 

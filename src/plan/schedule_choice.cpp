@@ -17,8 +17,9 @@ std::vector<ScheduleKind> schedules_allowed(const PlanOptions& options, int rank
   return {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p};
 }
 
-ScheduleOptions schedule_options(const PlanOptions& options, ScheduleKind kind) {
-  return {kind, kind == ScheduleKind::a2a_p2p ? options.inner : 0, options.head_groups};
+ScheduleOptions schedule_options(const PlanOptions& options, ScheduleKind kind, const Kernel& kernel) {
+  return {kind, kind == ScheduleKind::a2a_p2p ? options.inner : 0, options.head_groups,
+          kernel.capabilities().reads_out};
 }
 
 /// A candidate together with the shard that it was costed on.
@@ -97,8 +98,8 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
     const std::int64_t chunk_size = shard_kind == ShardKind::balanced ? options.chunk_size : 0;
     const Shard shard = make_shard(problem, shard_kind, ranks, chunk_size);
     for (const ScheduleKind kind : schedules) {
-      const ScheduleOptions forward = schedule_options(options, kind);
-      const ScheduleOptions backward = schedule_options(options, options.backward_schedule.value_or(kind));
+      const ScheduleOptions forward = schedule_options(options, kind, kernel);
+      const ScheduleOptions backward = schedule_options(options, options.backward_schedule.value_or(kind), kernel);
       (void)inner_ranks(problem, forward, ranks);  // refuses a bad inner
       (void)inner_ranks(problem, backward, ranks);
       Candidate candidate{forward, shard_kind, {}, {}, 0, 1, 0};

@@ -48,7 +48,8 @@ class BackwardBuilder {
  private:
   struct Work {  // of an item
     Region k, v, dk, dv;
-    Region q, dout, lse, delta;
+    Region q, dout, lse;
+    Region rows;  // delta, or out where the kernel reads that
     int arrival = -1;
   };
 
@@ -114,7 +115,7 @@ class BackwardBuilder {
 
   void allocate_queries() {
     const std::int64_t rows = b_.q_segments().rows();
-    delta_ = b_.workspace("delta", DType::fp32, b_.bound(Binding::q).rows, p_.h_q, 1);
+    if (computes_delta_) delta_ = b_.workspace("delta", DType::fp32, b_.bound(Binding::q).rows, p_.h_q, 1);
     const bool narrow = p_.dtype != DType::fp32;
     if (b_.team().queries_in_place()) {
       dq_ = narrow ? b_.workspace("dq", DType::fp32, rows, q_heads_, p_.d) : Region{};
@@ -123,13 +124,15 @@ class BackwardBuilder {
     q_slots_ = Slots(pair("q", p_.dtype, rows, q_heads_, p_.d));
     dout_slots_ = Slots(pair("dout", p_.dtype, rows, q_heads_, p_.d_v));
     lse_slots_ = Slots(pair("lse", DType::fp32, rows, q_heads_, 1));
-    delta_slots_ = Slots(pair("delta", DType::fp32, rows, q_heads_, 1));
+    rows_slots_ = b_.options().sends_out ? Slots(pair("out", p_.dtype, rows, q_heads_, p_.d_v))
+                                         : Slots(pair("delta", DType::fp32, rows, q_heads_, 1));
     dq_slots_ = Slots(pair("dq", DType::fp32, rows, q_heads_, p_.d));
     if (narrow) narrow_dq_slots_ = Slots(pair("narrow dq", p_.dtype, rows, q_heads_, p_.d));
   }
 
   void prepare() {
-    b_.add(Delta{b_.bound(Binding::out), b_.bound(Binding::dout), delta_});
+    if (computes_delta_) b_.add(Delta{b_.bound(Binding::out), b_.bound(Binding::dout), delta_});
+    user_rows_ = b_.options().sends_out ? b_.bound(Binding::out) : delta_;
     if (p_.sink == Sink::learnable) {
       b_.bind_sink();
       b_.bound(Binding::dsink);
@@ -184,7 +187,7 @@ class BackwardBuilder {
       work.q = user(Binding::q);
       work.dout = user(Binding::dout);
       work.lse = user(Binding::lse);
-      work.delta = narrow_heads(delta_, heads);
+      work.rows = narrow_heads(user_rows_, heads);
       return;
     }
     if (!begins_group(i)) {
@@ -192,19 +195,19 @@ class BackwardBuilder {
       work.q = before.q;
       work.dout = before.dout;
       work.lse = before.lse;
-      work.delta = before.delta;
+      work.rows = before.rows;
       return;
     }
     const auto slot = [&](Slots& slots) { return narrow_heads(slots.next(b_), 0, heads.count); };
     work.q = slot(q_slots_);
     work.dout = slot(dout_slots_);
     work.lse = slot(lse_slots_);
-    work.delta = slot(delta_slots_);
+    work.rows = slot(rows_slots_);
     b_.move_queries(i,
                     {{b_.bound(Binding::q), work.q},
                      {b_.bound(Binding::dout), work.dout},
                      {b_.bound(Binding::lse), work.lse},
-                     {delta_, work.delta}},
+                     {user_rows_, work.rows}},
                     Builder::Direction::to_gathered, transfers);
   }
 
@@ -234,7 +237,7 @@ class BackwardBuilder {
     step.v = work.v;
     step.dout = work.dout;
     step.lse = work.lse;
-    step.delta = work.delta;
+    (b_.options().sends_out ? step.out : step.delta) = work.rows;
     step.dq = group_dq_;
     step.dk = work.dk;
     step.dv = work.dv;
@@ -362,8 +365,10 @@ class BackwardBuilder {
   // fp32 results have no bits to hide the roundings of a sum over ranks: what they lose is kept and added last.
   const bool exact_sums_ = !whole_ && p_.dtype == DType::fp32 && b_.ranks() > 1;
   Slots k_slots_, v_slots_, dk_slots_, dv_slots_, narrow_dk_slots_, narrow_dv_slots_, arrived_dk_, arrived_dv_;
-  Slots q_slots_, dout_slots_, lse_slots_, delta_slots_, dq_slots_, narrow_dq_slots_;
+  Slots q_slots_, dout_slots_, lse_slots_, rows_slots_, dq_slots_, narrow_dq_slots_;
+  const bool computes_delta_ = !b_.options().sends_out || p_.sink == Sink::learnable;
   Region delta_, dq_;
+  Region user_rows_;        // delta or out, of this rank's own queries
   Region group_dq_;         // of the head group at hand
   Region dk_, dv_;          // where this rank's own key gradients are summed
   Region dk_low_, dv_low_;  // fp32 problems: what those sums' roundings lost

@@ -40,7 +40,11 @@ Region Slots::next(Builder& builder) {
 }
 
 Builder::Builder(const Problem& problem, const Shard& shard, const ScheduleOptions& options, int rank, bool backward)
-    : problem_(problem), shard_(shard), team_(problem, options, shard.q.ranks()), slices_(mask_slices(problem)) {
+    : problem_(problem),
+      shard_(shard),
+      options_(options),
+      team_(problem, options, shard.q.ranks()),
+      slices_(mask_slices(problem)) {
   program_.rank = rank;
   program_.ranks = shard.q.ranks();
   program_.backward = backward;

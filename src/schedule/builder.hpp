@@ -38,6 +38,7 @@ class Builder {
 
   [[nodiscard]] const Problem& problem() const { return problem_; }
   [[nodiscard]] const Team& team() const { return team_; }
+  [[nodiscard]] const ScheduleOptions& options() const { return options_; }
   [[nodiscard]] int rank() const { return program_.rank; }
   [[nodiscard]] int ranks() const { return program_.ranks; }
   [[nodiscard]] const std::vector<Item>& items(int of_rank) const { return items_[static_cast<std::size_t>(of_rank)]; }
@@ -85,6 +86,7 @@ class Builder {
 
   const Problem& problem_;
   const Shard& shard_;
+  const ScheduleOptions& options_;
   Team team_;
   Program program_;
   std::vector<Slice> slices_;  ///< the mask, in tokens

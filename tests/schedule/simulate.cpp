@@ -239,7 +239,8 @@ void Simulation::attend(Rank& rank, const AttendBackward& step) {
     if (fresh) *dv[j] = *dk[j];
     if (dk[j]->kind != Cell::Kind::result || dk[j]->token != k[j]->token) return fail(rank, "adds to another row's dk");
   }
-  const auto others = {cells(rank, step.v), cells(rank, step.dout), cells(rank, step.lse), cells(rank, step.delta)};
+  const auto others = {cells(rank, step.v), cells(rank, step.dout), cells(rank, step.lse),
+                       cells(rank, step.out ? step.out : step.delta)};
   for_pairs(
       step.slices, step.q, step.q_head, step.kv_head,
       [&](std::int64_t batch, std::int64_t row, std::int64_t key, int head, int kv) {

@@ -2,6 +2,7 @@
 
 #include "base/cuda/check.hpp"
 #include "base/cuda_device.hpp"
+#include "base/fail.hpp"
 
 namespace rotunda::cuda {
 namespace {

@@ -17,16 +17,16 @@ class CudaClock final : public StepClock {
   void begin() override { begin_ = record(); }
 
   void end(TraceEvent::Lane lane, const std::string& name, bool waits) override {
-    intervals_.push_back({{lane, name, 0, 0}, std::move(begin_), record(), waits});
+    intervals_.emplace_back(lane, name, std::move(begin_), record(), waits);
   }
 
   double resolve(std::vector<TraceEvent>* events) override {
     double waited = 0;
     for (Interval& interval : intervals_) {
-      interval.event.begin = start_seconds_ + interval.begin.seconds_after(start_);
-      interval.event.end = start_seconds_ + interval.end.seconds_after(start_);
-      if (interval.waits) waited += interval.event.end - interval.event.begin;
-      if (events != nullptr) events->push_back(interval.event);
+      const double from = start_seconds_ + interval.begin.seconds_after(start_);
+      const double to = start_seconds_ + interval.end.seconds_after(start_);
+      if (interval.waits) waited += to - from;
+      if (events != nullptr) events->push_back({interval.lane, interval.name, from, to});
     }
     intervals_.clear();
     return waited;
@@ -34,9 +34,17 @@ class CudaClock final : public StepClock {
 
  private:
   struct Interval {
-    TraceEvent event;
+    Interval(TraceEvent::Lane the_lane, std::string the_name, cuda::Event the_begin, cuda::Event the_end, bool waiting)
+        : lane(the_lane),
+          name(std::move(the_name)),
+          begin(std::move(the_begin)),
+          end(std::move(the_end)),
+          waits(waiting) {}
+
+    TraceEvent::Lane lane;
+    std::string name;
     cuda::Event begin, end;
-    bool waits = false;
+    bool waits;
   };
 
   [[nodiscard]] cuda::Event record() const {

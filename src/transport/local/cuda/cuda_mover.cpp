@@ -7,6 +7,7 @@
 #include "base/cuda/check.hpp"
 #include "base/cuda/event.hpp"
 #include "base/cuda/strided_copy.hpp"
+#include "base/fail.hpp"
 #include "transport/local/mover.hpp"
 
 namespace rotunda::local {

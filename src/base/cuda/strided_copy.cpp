@@ -1,41 +1,14 @@
 #include "base/cuda/strided_copy.hpp"
 
 #include "base/cuda/check.hpp"
-#include "base/loops.hpp"
+#include "base/cuda/copy_elements.hpp"
+#include "base/fail.hpp"
 
 namespace rotunda::cuda {
 namespace {
 
 // Below this the copy engines slow down (256-byte rows still run at full speed); threads do better.
 constexpr std::int64_t kShortestRow = 128;
-constexpr int kThreads = 256;
-// Enough to fill a device; more would only wait. A peer's memory needs no more than this to saturate the link.
-constexpr std::int64_t kMostBlocks = 2048;
-
-template <class T>
-__global__ void __launch_bounds__(kThreads) copy_elements(const T* from, T* to, Loops loops, std::int64_t count) {
-  for (std::int64_t n = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; n < count;
-       n += std::int64_t{gridDim.x} * kThreads) {
-    std::int64_t rest = n, source = 0, target = 0;
-#pragma unroll
-    for (int axis = 3; axis >= 0; --axis) {
-      const std::int64_t i = rest % loops[axis].extent;
-      rest /= loops[axis].extent;
-      source += i * loops[axis].from;
-      target += i * loops[axis].to;
-    }
-    to[target] = from[source];
-  }
-}
-
-template <class T>
-void launch(const TensorView& from, const TensorView& to, const Loops& loops, Stream stream) {
-  const std::int64_t count = to.elements();
-  const auto blocks = static_cast<unsigned>(std::min(kMostBlocks, (count + kThreads - 1) / kThreads));
-  copy_elements<<<blocks, kThreads, 0, native(stream)>>>(static_cast<const T*>(from.data), static_cast<T*>(to.data),
-                                                         loops, count);
-  check_launch("copy_elements");
-}
 
 /// Rows of the two inner loops as 2-D copies, one for each turn of the outer ones.
 void copy_rows(const TensorView& from, const TensorView& to, const Loops& loops, Stream stream) {
@@ -75,10 +48,8 @@ void copy(const TensorView& from, const TensorView& to, int device, Stream strea
   const bool pitched = loops[2].extent == 1 || (loops[2].from >= inner.extent && loops[2].to >= inner.extent);
   if (contiguous && pitched && (one_row || row >= kShortestRow)) {
     copy_rows(from, to, loops, stream);
-  } else if (size_of(to.dtype) == 4) {
-    launch<std::uint32_t>(from, to, loops, stream);
   } else {
-    launch<std::uint16_t>(from, to, loops, stream);
+    copy_elements(from, to, loops, stream);
   }
 }
 
