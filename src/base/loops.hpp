@@ -21,8 +21,9 @@ using Loops = std::array<Axis, 4>;
 [[nodiscard]] inline Loops plan_loops(const TensorView& from, const TensorView& to) {
   Loops axes;
   for (std::size_t i = 0; i < 4; ++i) axes[i] = {to.shape[i], from.stride[i], to.stride[i]};
-  // In the order of the destination's memory, whatever its layout: then neighbours in memory are neighbours here.
-  std::ranges::stable_sort(axes, [](const Axis& a, const Axis& b) {
+  // (nvcc 13.0 finds no std::ranges::stable_sort for an array.) In the order of the destination's memory, whatever its
+  // layout: then neighbours in memory are neighbours here.
+  std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) {
     return (a.extent == 1) != (b.extent == 1) ? a.extent == 1 : a.to > b.to;
   });
   Loops loops;
