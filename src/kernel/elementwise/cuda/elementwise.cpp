@@ -1,4 +1,5 @@
 // Elementwise on a CUDA device.
+#include "base/fail.hpp"
 #include "kernel/elementwise/elementwise.hpp"
 
 #include "base/cuda/check.hpp"
