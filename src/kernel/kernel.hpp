@@ -19,7 +19,7 @@ namespace rotunda {
 /// global number q_first + i and reads KV head (q_first + i) / group, which lies at that minus kv_first.
 struct HeadMap {
   int group = 1, q_first = 0, kv_first = 0;
-  [[nodiscard]] int kv(int q_head) const { return (q_first + q_head) / group - kv_first; }
+  [[nodiscard]] constexpr int kv(int q_head) const { return (q_first + q_head) / group - kv_first; }
 };
 
 /// Forward over slices. With P = exp(scale·S - lse) on the visible pairs, out = P·V and lse = log Σ exp(scale·S).

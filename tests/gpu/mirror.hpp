@@ -89,7 +89,7 @@ class Mirror {
   void randomize(std::uint64_t seed, double gain = 1) const {
     fill_nearly_normal(host_, seed, rotunda::testing::Stream::q, gain);
   }
-  void upload(rotunda::Stream stream) const { copy_bytes(device_.data, host_.data, span(), where_, stream); }
+  void upload(rotunda::Stream stream) const { copy_bytes(device_.data, host_.data, bytes_from_data(), where_, stream); }
   void fetch(rotunda::Stream stream) const {
     copy_bytes(fetched_memory_.data(), device_memory_.data(), bytes_, where_, stream);
     synchronize(where_, stream);
@@ -97,6 +97,10 @@ class Mirror {
   /// All bytes of both sides, gaps included.
   void upload_all(rotunda::Stream stream) const {
     copy_bytes(device_memory_.data(), host_memory_.data(), bytes_, where_, stream);
+  }
+  /// From the first element to the end of the memory.
+  [[nodiscard]] std::int64_t bytes_from_data() const {
+    return bytes_ - (static_cast<std::byte*>(host_.data) - host_memory_.data());
   }
   /// Elements that belong to no row are still what they were.
   void expect_gaps_untouched() const {
@@ -114,10 +118,6 @@ class Mirror {
   }
 
  private:
-  [[nodiscard]] std::int64_t span() const {
-    return bytes_ - (static_cast<std::byte*>(host_.data) - host_memory_.data());
-  }
-
   Device where_;
   std::int64_t bytes_ = 0;
   HostBuffer host_memory_, fetched_memory_;
