@@ -53,7 +53,14 @@ SliceRegion bounds(const SliceRegion& a, const SliceRegion& b) {
 
 /// Pieces share no pair, and lie within the banded rectangle around them: they are it where it has as many pairs.
 std::optional<Piece> join(const Piece& a, const Piece& b) {
-  if (a.batch != b.batch) return std::nullopt;
+  const auto apart = [](std::int64_t begin, std::int64_t end, std::int64_t other_begin, std::int64_t other_end) {
+    return end < other_begin || other_end < begin;
+  };
+  const SliceRegion &r = a.region, &s = b.region;
+  if (a.batch != b.batch || apart(r.q_begin, r.q_end, s.q_begin, s.q_end) ||
+      apart(r.k_begin, r.k_end, s.k_begin, s.k_end)) {
+    return std::nullopt;  // a row or key between them that nothing sees
+  }
   const Piece both = {a.batch, bounds(a.region, b.region), a.pairs + b.pairs};
   if (both.pairs < a.pairs || pairs_of(both.region) != both.pairs) return std::nullopt;
   return both;

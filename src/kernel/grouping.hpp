@@ -5,6 +5,7 @@
 // so any one slice is such a call; what is gained here is that few calls serve many slices.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,7 +22,7 @@ struct CornerMask {
   Align align = Align::top_left;
   std::int64_t left = kInfinity, right = kInfinity;
 
-  bool operator==(const CornerMask&) const = default;
+  auto operator<=>(const CornerMask&) const = default;
 };
 
 /// Query rows [q_begin, q_begin + q_len) against key rows [k_begin, k_begin + k_len) of a batch entry. Every row sees a
