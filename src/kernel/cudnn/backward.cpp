@@ -83,13 +83,15 @@ class Backward {
     return partial;
   }
 
-  /// cuDNN reads statistics dense: [batch, head, row], or [row, head] for ragged calls.
+  /// cuDNN reads statistics dense: [batch, head, row], or [row, head] for ragged calls. Rows between sequences are
+  /// padding, whose LSE is -inf; a tile that reaches over the end of a sequence must not make NaN of that.
   TensorView statistics(const GroupedCall& call) {
     const TensorView lse = box(args_.lse, call, 'q');
-    if (call.form != CallForm::ragged && is_packed_statistics(lse)) return lse;
-    const Layout order = call.form == CallForm::ragged ? Layout::bshd : Layout::bhsd;
-    const TensorView copy = ops_.scratch.take(DType::fp32, order, lse.shape);
+    const bool ragged = call.form == CallForm::ragged;
+    if (!ragged && is_packed_statistics(lse)) return lse;
+    const TensorView copy = ops_.scratch.take(DType::fp32, ragged ? Layout::bshd : Layout::bhsd, lse.shape);
     ops_.copy(lse, copy);
+    if (ragged) ops_.clear_infinities(copy);
     return copy;
   }
 
@@ -115,18 +117,10 @@ class Backward {
   Operations& ops_;
 };
 
-/// cuDNN refuses backward for one row and one key, unless they are a sequence with room around it.
-std::vector<GroupedCall> served(std::vector<GroupedCall> calls) {
-  for (GroupedCall& call : calls) {
-    if (call.longest_q() == 1 && call.longest_k() == 1) call.form = CallForm::ragged;
-  }
-  return calls;
-}
-
 }  // namespace
 
 void backward(const BackwardArgs& args, const std::vector<GroupedCall>& calls, int device, Operations& operations) {
-  const std::vector<GroupedCall> list = served(calls);
+  const std::vector<GroupedCall> list = served(calls, true);
   const std::vector<HeadRun> runs = head_runs(args.heads, static_cast<int>(args.q.heads()));
   BackwardArgs part = args;
   std::int64_t kv_heads = 0;

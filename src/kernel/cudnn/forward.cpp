@@ -32,10 +32,7 @@ class Forward {
   void run() {
     if (args_.q.rows() == 0 || args_.q.batch() == 0) return;
     const auto shares = [](const GroupedCall& call) { return call.shares_rows; };
-    // cuDNN may write what a padded call has beyond its lengths.
-    const auto padded = [](const GroupedCall& call) { return call.form == CallForm::padded; };
-    const bool apart = std::none_of(calls_.begin(), calls_.end(), shares) &&
-                       (calls_.size() < 2 || std::none_of(calls_.begin(), calls_.end(), padded));
+    const bool apart = std::none_of(calls_.begin(), calls_.end(), shares);
     if (args_.init && args_.last && apart) {
       write_directly();
     } else {
@@ -61,8 +58,7 @@ class Forward {
   }
 
   void write_directly() {
-    const auto padded = [](const GroupedCall& call) { return call.form == CallForm::padded; };
-    if (!gaps_.empty() || std::any_of(calls_.begin(), calls_.end(), padded)) {
+    if (!gaps_.empty()) {
       ops_.fill(args_.out, 0);
       ops_.fill(args_.lse, kNothing);
     }
@@ -77,7 +73,6 @@ class Forward {
         continue;
       }
       const TensorView statistics = take_statistics(call, lse.shape);
-      if (call.form == CallForm::padded) ops_.fill(statistics, kNothing);
       attend(call, out, statistics);
       ops_.copy(statistics, lse);
     }
@@ -158,6 +153,7 @@ class Forward {
 }  // namespace
 
 void forward(const ForwardArgs& args, const std::vector<GroupedCall>& calls, int device, Operations& operations) {
+  const std::vector<GroupedCall> list = served(calls, false);
   for (const HeadRun& run : head_runs(args.heads, static_cast<int>(args.q.heads()))) {
     ForwardArgs part = args;
     for (TensorView* view : {&part.q, &part.acc, &part.lse, &part.out, &part.lse_low}) {
@@ -165,7 +161,7 @@ void forward(const ForwardArgs& args, const std::vector<GroupedCall>& calls, int
     }
     part.k = args.k.narrow_heads(run.kv_begin, run.kv_heads);
     part.v = args.v.narrow_heads(run.kv_begin, run.kv_heads);
-    Forward(part, calls, device, operations).run();
+    Forward(part, list, device, operations).run();
   }
 }
 

@@ -9,6 +9,8 @@
 namespace rotunda::cudnn {
 namespace {
 
+constexpr std::int64_t kTile = 128;  // the largest that cuDNN's kernels cut rows and keys into
+
 struct Rows {
   std::int64_t batch = 0, begin = 0, len = 0;
 };
@@ -43,6 +45,14 @@ std::int64_t roomy(std::int64_t length) {
 }
 
 }  // namespace
+
+std::vector<GroupedCall> served(std::vector<GroupedCall> calls, bool backward) {
+  for (GroupedCall& call : calls) {
+    const bool tiny = backward && call.longest_q() == 1 && call.longest_k() == 1;
+    if (call.form == CallForm::padded || tiny) call.form = CallForm::ragged;
+  }
+  return calls;
+}
 
 TensorView box(const TensorView& view, const GroupedCall& call, char side) {
   TensorView result = view;
@@ -102,9 +112,12 @@ GraphCall::GraphCall(const GroupedCall& call, bool backward, DType dtype, int de
   key.backward = backward;
   key.dtype = dtype;
   key.mask = call.mask;
-  // Without lengths cuDNN refuses windows and bottom-right masks with fewer keys than rows.
+  // Without lengths cuDNN refuses windows and bottom-right masks with fewer keys than rows; and in backward it scores
+  // the rest of a last tile 0, which overflows where an LSE is below about -88 (versions up to 9.26).
   const bool anchored = call.mask.left != kInfinity || call.mask.align == Align::bottom_right;
-  key.lengths = call.form != CallForm::dense || (anchored && call.longest_q() > call.longest_k());
+  const bool partial_tile = call.longest_q() % kTile != 0 || call.longest_k() % kTile != 0;
+  key.lengths =
+      call.form != CallForm::dense || (anchored && call.longest_q() > call.longest_k()) || (backward && partial_tile);
   if (!key.lengths) return;
   for (const Sequence& sequence : call.sequences) {
     lengths_q.push_back(static_cast<int>(sequence.q_len));

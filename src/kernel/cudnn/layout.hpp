@@ -11,8 +11,13 @@
 
 namespace rotunda::cudnn {
 
-/// The rows of a view that a call is about, on side 'q' or 'k': of a dense or padded call [sequence, row, head, dim];
-/// of a ragged one the rows from its first to its last, what lies between them included.
+/// Calls in the forms that cuDNN serves best. Padded ones become ragged: their tiles would read what lies beyond the
+/// lengths, and a NaN there would spread. Backward refuses one row and one key, unless as a sequence with room around
+/// it.
+[[nodiscard]] std::vector<GroupedCall> served(std::vector<GroupedCall> calls, bool backward);
+
+/// The rows of a view that a call is about, on side 'q' or 'k': of a dense call [sequence, row, head, dim]; of a ragged
+/// one the rows from its first to its last, what lies between them included.
 [[nodiscard]] TensorView box(const TensorView& view, const GroupedCall& call, char side);
 
 /// The box is the whole of such a view.

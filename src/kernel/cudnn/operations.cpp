@@ -5,7 +5,7 @@
 #include "base/cuda/check.hpp"
 #include "base/cuda/strided_copy.hpp"
 #include "base/fail.hpp"
-#include "kernel/cudnn/write_ints.hpp"
+#include "kernel/cudnn/small_kernels.hpp"
 #include "kernel/elementwise/cuda/merge.hpp"
 
 namespace rotunda::cudnn {
@@ -33,6 +33,10 @@ class DeviceOperations final : public Operations {
   void add(const TensorView& from, const TensorView& to) override { elementwise_->add(from, to, {}); }
   void zero(const TensorView& to) override {
     set_bytes(to.data, 0, to.elements() * static_cast<std::int64_t>(size_of(to.dtype)), device_, stream_);
+  }
+  void clear_infinities(const TensorView& view) override {
+    const cuda::CurrentDevice current(device_.index);
+    cudnn::clear_infinities(static_cast<float*>(view.data), view.elements(), stream_);
   }
   void merge(const TensorView& partial_out, const TensorView& partial_lse, const RowState& state, const TensorView& out,
              bool init, bool last) override {

@@ -56,6 +56,8 @@ class Operations {
   virtual void add(const TensorView& from, const TensorView& to) = 0;
   /// Zeroes dense scratch.
   virtual void zero(const TensorView& scratch_view) = 0;
+  /// Infinities in dense fp32 scratch become 0.
+  virtual void clear_infinities(const TensorView& scratch_view) = 0;
   /// Adds a result over some keys to the state (kernel/elementwise/cuda/merge.hpp).
   virtual void merge(const TensorView& partial_out, const TensorView& partial_lse, const RowState& state,
                      const TensorView& out, bool init, bool last) = 0;
@@ -83,6 +85,7 @@ class Measurement final : public Operations {
   void copy(const TensorView&, const TensorView&) override {}
   void add(const TensorView&, const TensorView&) override {}
   void zero(const TensorView&) override {}
+  void clear_infinities(const TensorView&) override {}
   void merge(const TensorView&, const TensorView&, const RowState&, const TensorView&, bool, bool) override {}
   void attend(const GraphCall& call) override;
 

@@ -38,14 +38,12 @@ class SimulatedSequence {
 
   void forward() const {
     const TensorView q = view(Operand::q, rows_), k = view(Operand::k, keys_), v = view(Operand::v, keys_);
-    const bool padded = call_.key.lengths && call_.key.offset_arrays == 0;
-    const TensorView out = view(Operand::out, padded ? call_.key[Operand::q].dim[2] : rows_);
-    const TensorView lse = view(Operand::lse, out.rows());
+    const TensorView out = view(Operand::out, rows_), lse = view(Operand::lse, rows_);
     for_each_element(lse, [&](auto, auto i, auto head, auto) {
       const std::int64_t kv = head / (q.heads() / k.heads());
       double sum = 0;
       std::vector<double> weights(static_cast<std::size_t>(keys_), 0.0), result(static_cast<std::size_t>(v.dim()), 0.0);
-      for (std::int64_t j = 0; j < keys_ && i < rows_; ++j) {
+      for (std::int64_t j = 0; j < keys_; ++j) {
         if (!sees(i, j)) continue;
         const double weight = std::exp(score(q, k, i, j, head, kv));
         sum += weight;
@@ -146,6 +144,11 @@ class HostOperations final : public Operations {
     });
   }
   void zero(const TensorView& scratch_view) override { fill(scratch_view, 0); }
+  void clear_infinities(const TensorView& view) override {
+    for_each_element(view, [&](auto b, auto i, auto h, auto x) {
+      if (std::isinf(read(view, b, i, h, x))) write(view, b, i, h, x, 0);
+    });
+  }
 
   void merge(const TensorView& partial_out, const TensorView& partial_lse, const RowState& state, const TensorView& out,
              bool init, bool last) override {
@@ -214,6 +217,7 @@ class SimulatedKernel final : public Kernel {
     void copy(const TensorView&, const TensorView&) override {}
     void add(const TensorView&, const TensorView&) override {}
     void zero(const TensorView&) override {}
+    void clear_infinities(const TensorView&) override {}
     void merge(const TensorView&, const TensorView&, const RowState&, const TensorView&, bool, bool) override {}
     void attend(const GraphCall& call) override {
       const Scratch::Frame frame(scratch);
