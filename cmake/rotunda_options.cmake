@@ -32,12 +32,13 @@ if(ROTUNDA_CUDA)
                         "CUDACXX; without CUDA, use the preset cpu")
   endif()
   set(CMAKE_CUDA_ARCHITECTURES 90a-real CACHE STRING "GPU architectures to compile for")
+  if(CMAKE_VERSION VERSION_LESS 3.26)
+    # CMake 3.25 knows no flag for C++20 in CUDA, though nvcc has one since 12.0.
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
   enable_language(CUDA)
   find_package(CUDAToolkit 13 REQUIRED)
-  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 doesn't know that nvcc can
-    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
-    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
-  endif()
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(ROTUNDA_WITH_CUDA ON)
@@ -47,6 +48,8 @@ if(ROTUNDA_CUDA)
 endif()
 
 add_library(rotunda_flags INTERFACE)
+# {fmt} 9 takes nvcc for a compiler without constexpr, and then fails at its own checks of formats.
+target_compile_definitions(rotunda_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 target_compile_options(rotunda_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr --extended-lambda -lineinfo>)

@@ -137,7 +137,8 @@ struct Attend {
   bool init = true, last = true;
   std::vector<Slice> slices;  ///< in rows of the regions
 };
-/// Gradients over slices. init_dq, init_dkv: the buffers hold anything and are overwritten, else added to.
+/// Gradients over slices, fp32 buffers, or with narrow_gradients of the problem's dtype where this step makes all of
+/// them. init_dq, init_dkv: the buffers hold anything and are overwritten, else added to.
 struct AttendBackward {
   Region q, k, v, dout, lse, delta, dq, dk, dv;
   Region out;  ///< with ScheduleOptions::sends_out, in delta's place
@@ -171,9 +172,10 @@ struct Cost {
 
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::p2p;
-  int inner = 0;        ///< a2a_p2p: ranks of an a2a group, a divisor of ranks; 0 chooses
-  int head_groups = 0;  ///< all_gather, a2a: groups of KV heads that travel one after the other; 0 chooses
-  bool sends_out = false;  ///< backward: out travels with the queries, for kernels that compute delta themselves
+  int inner = 0;                  ///< a2a_p2p: ranks of an a2a group, a divisor of ranks; 0 chooses
+  int head_groups = 0;            ///< all_gather, a2a: groups of KV heads that travel one after the other; 0 chooses
+  bool narrow_gradients = false;  ///< backward: a call that makes a whole gradient writes it in the problem's dtype
+  bool sends_out = false;         ///< backward: out travels with the queries, for kernels that compute delta themselves
 
   bool operator==(const ScheduleOptions&) const = default;
 };

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
@@ -39,34 +40,73 @@ Check check_once(const Options& options, const Inputs& inputs) {
   return check;
 }
 
-/// The CP = 1 session on as many threads as all ranks together have.
-std::unique_ptr<Session> alone(const SessionSetup& ours, const std::string& kernel, const Inputs& inputs) {
-  SessionSetup setup = ours;
-  setup.ranks = 1;
-  setup.tracing = false;
-  setup.options = PlanOptions{};
-  setup.options.kernel = kernel;
-  setup.options.device = ours.options.device;
-  setup.options.threads = std::min(cores(), ours.options.threads * ours.ranks);
-  return std::make_unique<Session>(setup, inputs.tensors.views);
-}
+/// CP = 1: one rank on as many threads as all ranks together have, or one on each of the CUDA devices in use.
+class Alone {
+ public:
+  Alone(std::string name, const SessionSetup& ours, const std::string& kernel, const Inputs& inputs,
+        const std::vector<int>& devices)
+      : name_(std::move(name)) {
+    SessionSetup setup = ours;
+    setup.ranks = 1;
+    setup.options = PlanOptions{};
+    setup.options.kernel = kernel;
+    setup.options.threads = std::min(cores(), ours.options.threads * ours.ranks);
+    setup.options.device = devices.empty() ? "cpu" : "cuda";
+    for (std::size_t i = 0; i < std::max<std::size_t>(1, devices.size()); ++i) {
+      if (!devices.empty()) setup.options.devices = {devices[i]};
+      sessions_.push_back(std::make_unique<Session>(setup, inputs.tensors.views));
+    }
+  }
 
-/// CP = 1 sessions that --baseline asks for, by name.
-struct Ideals {
-  std::vector<std::pair<std::string, std::unique_ptr<Session>>> sessions;
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] Contestant contestant() const {
+    Contestant result;
+    for (const auto& session : sessions_) result.push_back(session.get());
+    return result;
+  }
+
+ private:
+  std::string name_;
+  std::vector<std::unique_ptr<Session>> sessions_;
 };
 
-Ideals make_ideals(const Options& options, const SessionSetup& setup, const Inputs& inputs, const Session& ours) {
-  Ideals ideals;
+/// What --baseline asks for of CP = 1.
+std::vector<Alone> make_ideals(const Options& options, const SessionSetup& setup, const Inputs& inputs,
+                               const Session& ours) {
+  std::set<int> devices;
+  for (const RankReport& report : ours.reports()) {
+    if (report.plan->device.is_cuda()) devices.insert(report.plan->device.index);
+  }
+  std::vector<Alone> ideals;
   for (const std::string& name : options.baselines) {
-    if (name == "ideal") ideals.sessions.emplace_back(name, alone(setup, "", inputs));
-    if (name == "ideal_same_kernel") ideals.sessions.emplace_back(name, alone(setup, ours.plan().kernel, inputs));
+    const bool same = name == "ideal_same_kernel";
+    if (name != "ideal" && !same) continue;
+    ideals.emplace_back(name, setup, same ? ours.plan().kernel : "", inputs,
+                        std::vector<int>(devices.begin(), devices.end()));
   }
   return ideals;
 }
 
-Ratios over(const Times& theirs, const Times& ours) {
-  const auto ratio = [](double a, double b) { return b > 0 ? a / b : 0.0; };
+/// Median over a few traced runs: the timed ones carry no tracing.
+double traced_exposed_ms(SessionSetup setup, const Inputs& inputs) {
+  constexpr int kRuns = 7;
+  setup.tracing = true;
+  Session session(setup, inputs.tensors.views);
+  std::vector<double> samples;
+  for (int i = 0; i <= kRuns; ++i) {
+    if (inputs.problem.grad) {
+      session.both();
+    } else {
+      session.forward();
+    }
+    if (i > 0) samples.push_back(exposed_ms(session.reports()));
+  }
+  return median(samples);
+}
+
+/// Their time divided by ours, and by `share`: the devices that an ideal is divided by.
+Ratios over(const Times& theirs, const Times& ours, int share = 1) {
+  const auto ratio = [&](double a, double b) { return b > 0 ? a / b / share : 0.0; };
   return {ratio(theirs.forward, ours.forward), ratio(theirs.backward, ours.backward), ratio(theirs.both, ours.both)};
 }
 
@@ -123,13 +163,13 @@ int bench(const Options& options) {
     print(options, grades_text(check.grades) + "\nFAILED: not timed\n");
     return 1;
   }
-  const Ideals ideals = make_ideals(options, setup, inputs, session);
-  std::vector<Session*> sessions{&session};
-  for (const auto& [name, ideal] : ideals.sessions) sessions.push_back(ideal.get());
+  const std::vector<Alone> ideals = make_ideals(options, setup, inputs, session);
+  std::vector<Contestant> contestants{{&session}};
+  for (const Alone& ideal : ideals) contestants.push_back(ideal.contestant());
   std::vector<Times> times;
   {
     Progress progress(options, "timing");
-    times = time_by_turns(sessions, problem.grad, options.repeat, progress.callback());
+    times = time_by_turns(contestants, problem.grad, options.repeat, progress.callback());
   }
 
   Record record = record_of(name_of(problem, setup.ranks), inputs.problem_text, options, session.reports());
@@ -137,8 +177,9 @@ int bench(const Options& options) {
   record.err_ratio = err_ratios(check.grades);
   record.verified = check.scaled;
   add_rates(record, problem);
-  for (std::size_t i = 0; i < ideals.sessions.size(); ++i) {
-    record.baselines[ideals.sessions[i].first] = over(times[i + 1], times[0]);
+  record.exposed_ms = setup.ranks > 1 ? traced_exposed_ms(setup, inputs) : 0;
+  for (std::size_t i = 0; i < ideals.size(); ++i) {
+    record.baselines[ideals[i].name()] = over(times[i + 1], times[0], std::max(1, record.gpus));
   }
   for (const std::string& name : options.baselines) {
     if (!is_peer(name)) continue;

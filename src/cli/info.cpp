@@ -1,4 +1,5 @@
 #include "rotunda/info.hpp"
+#include "rotunda/device.hpp"
 
 #include <fmt/format.h>
 
@@ -27,13 +28,20 @@ std::string environment_text() {
   return table.text();
 }
 
+std::string devices_text() {
+  std::string text = fmt::format("  cpu     {}, {} cores\n", cpu_name(), cores());
+  for (int i = 0; i < cuda_device_count(); ++i) text += fmt::format("  cuda:{}  {}\n", i, describe(cuda_device(i)));
+  if (cuda_device_count() == 0) text += fmt::format("  cuda    none: {}\n", why_no_cuda());
+  return text;
+}
+
 }  // namespace
 
 int info(const Options& options) {
   const auto found = versions();
-  print(options, fmt::format("{}, built with {} ({})\n\n{}\n{}\ndevices\n  cpu  {}, {} cores\n\n{}", version_text(),
-                             found.at("compiler"), build_options(), components_text("kernel"),
-                             components_text("transport"), cpu_name(), cores(), environment_text()));
+  print(options, fmt::format("{}, built with {} ({})\n\n{}\n{}\ndevices\n{}\n{}", version_text(), found.at("compiler"),
+                             build_options(), components_text("kernel"), components_text("transport"), devices_text(),
+                             environment_text()));
   return 0;
 }
 

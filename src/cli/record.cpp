@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "base/fail.hpp"
 #include "cli/atomic_file.hpp"
@@ -25,6 +26,13 @@ ordered_json ratio(double value) {
   return std::stod(fmt::format("{:.4g}", value));
 }
 
+/// Devices that take part.
+int gpus(const std::vector<RankReport>& reports) {
+  std::set<int> devices;
+  for (const RankReport& report : reports) devices.insert(report.plan->device.index);
+  return static_cast<int>(devices.size());
+}
+
 }  // namespace
 
 Record record_of(const std::string& name, const std::string& problem, const Options& options,
@@ -39,6 +47,7 @@ Record record_of(const std::string& name, const std::string& problem, const Opti
   record.kernel = plan.kernel;
   record.transport = plan.transport;
   record.device = plan.device.is_cuda() ? "cuda" : "cpu";
+  if (plan.device.is_cuda()) record.gpus = gpus(reports);
   record.versions = versions();
   record.command = options.command_line;
   record.peak_bytes = peak_workspace_bytes(reports);

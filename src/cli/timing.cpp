@@ -1,6 +1,7 @@
 #include "cli/timing.hpp"
 
 #include <algorithm>
+#include <thread>
 
 namespace rotunda::cli {
 namespace {
@@ -13,16 +14,36 @@ void append(std::vector<double>& to, const std::vector<double>& from, std::size_
   for (std::size_t i = skip; i < from.size(); ++i) to.push_back(from[i]);
 }
 
-/// One turn of a session. On a CUDA device a turn is several runs back to back, of which the first, which starts on an
-/// idle device, does not count: what remains is the steady time.
-void take_turn(Session& session, bool grad, Samples& samples) {
-  const bool cuda = session.plan().device.is_cuda();
+using Method = std::vector<double> (Session::*)(int);
+
+/// Seconds of each run; of several sessions at once, their mean.
+std::vector<double> run(const Contestant& contestant, Method method, int times) {
+  std::vector<std::vector<double>> seconds(contestant.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < contestant.size(); ++i) {
+      threads.emplace_back([&, i] { seconds[i] = (contestant[i]->*method)(times); });
+    }
+    seconds[0] = (contestant[0]->*method)(times);
+  }
+  std::vector<double> mean = seconds[0];
+  for (std::size_t run = 0; run < mean.size(); ++run) {
+    for (std::size_t i = 1; i < seconds.size(); ++i) mean[run] += seconds[i].at(run);
+    mean[run] /= static_cast<double>(seconds.size());
+  }
+  return mean;
+}
+
+/// One turn. On a CUDA device it is several runs back to back, of which the first, which starts on an idle device, does
+/// not count.
+void take_turn(const Contestant& contestant, bool grad, Samples& samples) {
+  const bool cuda = contestant.front()->plan().device.is_cuda();
   const int times = cuda ? 6 : 1;
   const std::size_t skip = cuda ? 1 : 0;
-  append(samples.forward, session.forward(times), skip);
+  append(samples.forward, run(contestant, &Session::forward, times), skip);
   if (!grad) return;
-  append(samples.backward, session.backward(times), skip);
-  append(samples.both, session.both(times), skip);
+  append(samples.backward, run(contestant, &Session::backward, times), skip);
+  append(samples.both, run(contestant, &Session::both, times), skip);
 }
 
 }  // namespace
@@ -34,19 +55,19 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-std::vector<Times> time_by_turns(const std::vector<Session*>& sessions, bool grad, int repeat,
+std::vector<Times> time_by_turns(const std::vector<Contestant>& contestants, bool grad, int repeat,
                                  const std::function<void(double)>& progress) {
   constexpr int warm_up = 2;
-  std::vector<Samples> samples(sessions.size());
-  for (Session* session : sessions) {
+  std::vector<Samples> samples(contestants.size());
+  for (const Contestant& contestant : contestants) {
     for (int i = 0; i < warm_up; ++i) {
       Samples unrecorded;
-      take_turn(*session, grad, unrecorded);
+      take_turn(contestant, grad, unrecorded);
     }
   }
   std::size_t done = 0;
   while (done < static_cast<std::size_t>(repeat)) {
-    for (std::size_t s = 0; s < sessions.size(); ++s) take_turn(*sessions[s], grad, samples[s]);
+    for (std::size_t c = 0; c < contestants.size(); ++c) take_turn(contestants[c], grad, samples[c]);
     done = std::min_element(samples.begin(), samples.end(), [](const Samples& a, const Samples& b) {
              return a.forward.size() < b.forward.size();
            })->forward.size();

@@ -19,7 +19,7 @@ namespace rotunda {
 /// global number q_first + i and reads KV head (q_first + i) / group, which lies at that minus kv_first.
 struct HeadMap {
   int group = 1, q_first = 0, kv_first = 0;
-  [[nodiscard]] int kv(int q_head) const { return (q_first + q_head) / group - kv_first; }
+  [[nodiscard]] constexpr int kv(int q_head) const { return (q_first + q_head) / group - kv_first; }
 };
 
 /// Forward over slices. With P = exp(scale·S - lse) on the visible pairs, out = P·V and lse = log Σ exp(scale·S).
@@ -47,7 +47,8 @@ struct ForwardArgs {
 
 /// Backward over slices: with dP = dout·Vᵀ and dS = P∘(dP - delta):
 /// dq = scale·dS·K, dk = scale·dSᵀ·Q, dv = Pᵀ·dout, where P uses the final lse of the whole row.
-/// dq, dk, dv are fp32. init_dq: dq holds anything and every row is written; else added to. init_dkv likewise.
+/// dq, dk, dv are fp32; for kernels with narrow_gradients they may have the problem's dtype where init is set.
+/// init_dq: dq holds anything and every row is written; else added to. init_dkv likewise.
 struct BackwardArgs {
   std::span<const Slice> slices;
   TensorView q, k, v, dout;
@@ -103,6 +104,7 @@ struct KernelCapabilities {
   bool deterministic = true;  ///< same bits whatever the threads and timing
   bool automatic = true;      ///< may be chosen by auto
   bool reads_out = false;     ///< backward computes delta itself, from out
+  bool narrow_gradients = false;  ///< writes gradients in the problem's dtype too, where a call makes the whole of them
   Device::Kind device = Device::Kind::cpu;
 };
 

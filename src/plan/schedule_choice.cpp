@@ -19,7 +19,7 @@ std::vector<ScheduleKind> schedules_allowed(const PlanOptions& options, int rank
 
 ScheduleOptions schedule_options(const PlanOptions& options, ScheduleKind kind, const Kernel& kernel) {
   return {kind, kind == ScheduleKind::a2a_p2p ? options.inner : 0, options.head_groups,
-          kernel.capabilities().reads_out};
+          kernel.capabilities().narrow_gradients, kernel.capabilities().reads_out};
 }
 
 /// A candidate together with the shard that it was costed on.

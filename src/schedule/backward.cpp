@@ -18,6 +18,16 @@ class BackwardBuilder {
  public:
   explicit BackwardBuilder(Builder& builder)
       : b_(builder), p_(builder.problem()), stages_(builder.stages()), work_(stages_.size()) {
+    const bool narrow = p_.dtype != DType::fp32 && b_.options().narrow_gradients;
+    bool arrivals = false;
+    bool one_call = true;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      arrivals |= rows_arriving(i) > 0;
+      one_call &= !stages_[i].active || (stages_[i].first && stages_[i].last);
+    }
+    narrow_dq_ = narrow && one_call;
+    narrow_dkv_ = narrow && whole_;
+    own_alone_ = b_.team().own_keys_in_place() && !arrivals && !exact_sums_ && (narrow || p_.dtype == DType::fp32);
     allocate();
   }
 
@@ -39,7 +49,7 @@ class BackwardBuilder {
       b_.add(Add{dk_low_, dk_, {}});
       b_.add(Add{dv_low_, dv_, {}});
     }
-    if (!whole_ && p_.dtype != DType::fp32) {
+    if (!whole_ && !own_alone_ && p_.dtype != DType::fp32) {
       b_.add(Convert{dk_, b_.bound(Binding::dk)});
       b_.add(Convert{dv_, b_.bound(Binding::dv)});
     }
@@ -98,7 +108,10 @@ class BackwardBuilder {
       k_slots_ = Slots(pair("k", p_.dtype, rows, kv_heads, p_.d));
       v_slots_ = Slots(pair("v", p_.dtype, rows, kv_heads, p_.d_v));
     }
-    if (gradient_rows * kv_heads > 0) {
+    if (gradient_rows * kv_heads > 0 && narrow_dkv_) {
+      dk_slots_ = Slots(pair("dk", p_.dtype, gradient_rows, kv_heads, p_.d));
+      dv_slots_ = Slots(pair("dv", p_.dtype, gradient_rows, kv_heads, p_.d_v));
+    } else if (gradient_rows * kv_heads > 0) {
       dk_slots_ = Slots(pair("dk", DType::fp32, gradient_rows, kv_heads, p_.d));
       dv_slots_ = Slots(pair("dv", DType::fp32, gradient_rows, kv_heads, p_.d_v));
       if (whole_ && p_.dtype != DType::fp32) {
@@ -116,7 +129,7 @@ class BackwardBuilder {
   void allocate_queries() {
     const std::int64_t rows = b_.q_segments().rows();
     if (computes_delta_) delta_ = b_.workspace("delta", DType::fp32, b_.bound(Binding::q).rows, p_.h_q, 1);
-    const bool narrow = p_.dtype != DType::fp32;
+    const bool narrow = p_.dtype != DType::fp32 && !narrow_dq_;  // summed in fp32 first
     if (b_.team().queries_in_place()) {
       dq_ = narrow ? b_.workspace("dq", DType::fp32, rows, q_heads_, p_.d) : Region{};
       return;
@@ -126,7 +139,7 @@ class BackwardBuilder {
     lse_slots_ = Slots(pair("lse", DType::fp32, rows, q_heads_, 1));
     rows_slots_ = b_.options().sends_out ? Slots(pair("out", p_.dtype, rows, q_heads_, p_.d_v))
                                          : Slots(pair("delta", DType::fp32, rows, q_heads_, 1));
-    dq_slots_ = Slots(pair("dq", DType::fp32, rows, q_heads_, p_.d));
+    dq_slots_ = Slots(pair("dq", narrow_dq_ ? p_.dtype : DType::fp32, rows, q_heads_, p_.d));
     if (narrow) narrow_dq_slots_ = Slots(pair("narrow dq", p_.dtype, rows, q_heads_, p_.d));
   }
 
@@ -139,19 +152,24 @@ class BackwardBuilder {
       b_.add(SinkGradient{b_.bound(Binding::lse), delta_, b_.real_local_rows()});
     }
     // Rows that nobody sees are touched by no step below.
-    const bool in_user = whole_ || p_.dtype == DType::fp32;
+    const bool in_user = whole_ || own_alone_ || p_.dtype == DType::fp32;
     const std::int64_t rows = b_.bound(Binding::k).rows;
     dk_ = in_user ? b_.bound(Binding::dk) : b_.workspace("dk sum", DType::fp32, rows, p_.h_kv, p_.d);
     dv_ = in_user ? b_.bound(Binding::dv) : b_.workspace("dv sum", DType::fp32, rows, p_.h_kv, p_.d_v);
-    b_.add(Fill{dk_, 0});
-    b_.add(Fill{dv_, 0});
+    const bool own_active =
+        std::any_of(stages_.begin(), stages_.end(), [](const Stage& stage) { return stage.in_place && stage.active; });
+    const bool covered = whole_ ? b_.every_key_row_is_gathered() : own_alone_ && own_active;
+    if (!covered) {
+      b_.add(Fill{dk_, 0});
+      b_.add(Fill{dv_, 0});
+    }
     if (exact_sums_) {
       dk_low_ = b_.workspace("low bits of dk", DType::fp32, rows, p_.h_kv, p_.d);
       dv_low_ = b_.workspace("low bits of dv", DType::fp32, rows, p_.h_kv, p_.d_v);
       b_.add(Fill{dk_low_, 0});
       b_.add(Fill{dv_low_, 0});
     }
-    if (!b_.team().queries_in_place()) b_.add(Fill{b_.bound(Binding::dq), 0});
+    if (!b_.team().queries_in_place() && !b_.every_query_row_is_gathered()) b_.add(Fill{b_.bound(Binding::dq), 0});
   }
 
   void post_inputs(std::size_t i) {
@@ -244,7 +262,7 @@ class BackwardBuilder {
     step.q_head = stage.item.q.begin;
     step.kv_head = stage.item.kv.begin;
     step.init_dq = stage.first;
-    step.init_dkv = computes_apart(stage);
+    step.init_dkv = computes_apart(stage) || own_alone_;
     step.slices = stage.slices;
     b_.add(step);
   }
@@ -255,7 +273,7 @@ class BackwardBuilder {
     Transfers transfers;
     Region dk = work_[i].dk;
     Region dv = work_[i].dv;
-    const bool narrow = whole_ && p_.dtype != DType::fp32 && stage.active && stage.keys.rows() > 0;
+    const bool narrow = whole_ && p_.dtype != DType::fp32 && !narrow_dkv_ && stage.active && stage.keys.rows() > 0;
     if (narrow) {
       const Region narrow_dk = key_slot(narrow_dk_slots_, stage);
       const Region narrow_dv = key_slot(narrow_dv_slots_, stage);
@@ -344,7 +362,7 @@ class BackwardBuilder {
       if (dq_ && stage.item.q.count > 0) b_.add(Convert{dq, narrow_heads(b_.bound(Binding::dq), stage.item.q)});
       return;
     }
-    const bool narrow = p_.dtype != DType::fp32;
+    const bool narrow = p_.dtype != DType::fp32 && !narrow_dq_;
     if (narrow) {
       const Region narrow_dq = narrow_heads(narrow_dq_slots_.next(b_), 0, stage.item.q.count);
       if (narrow_dq.heads > 0) b_.add(Convert{dq, narrow_dq});
@@ -366,6 +384,8 @@ class BackwardBuilder {
   const bool exact_sums_ = !whole_ && p_.dtype == DType::fp32 && b_.ranks() > 1;
   Slots k_slots_, v_slots_, dk_slots_, dv_slots_, narrow_dk_slots_, narrow_dv_slots_, arrived_dk_, arrived_dv_;
   Slots q_slots_, dout_slots_, lse_slots_, rows_slots_, dq_slots_, narrow_dq_slots_;
+  bool narrow_dq_ = false, narrow_dkv_ = false;  // calls write these in the problem's dtype
+  bool own_alone_ = false;                       // this rank's own keys get gradients from its own call alone
   const bool computes_delta_ = !b_.options().sends_out || p_.sink == Sink::learnable;
   Region delta_, dq_;
   Region user_rows_;        // delta or out, of this rank's own queries

@@ -112,6 +112,18 @@ Segments Builder::rows_for(int worker, const Item& item) const {
   return gathered_segments(shard_.k, std::vector{rank()}, {&rows_wanted_[team], 1});
 }
 
+bool Builder::every_query_row_is_gathered() const {
+  std::int64_t rows = 0;
+  for (const Segment& segment : q_segments_.list) rows += segment.owner == rank() ? segment.len : 0;
+  return rows == shard_.q.rows(rank());
+}
+
+bool Builder::every_key_row_is_gathered() const {
+  std::int64_t rows = 0;
+  for (const RowRange& range : rows_wanted_[static_cast<std::size_t>(rank() / team_.inner())]) rows += range.len;
+  return rows == shard_.k.rows(rank());
+}
+
 std::vector<RowSpan> Builder::real_local_rows() const {
   return spans_in_rows(real_query_rows(problem_), local_segments(shard_.q, rank()));
 }

@@ -48,6 +48,9 @@ class Builder {
   [[nodiscard]] std::vector<Stage> stages() const;
   /// This rank's rows that `worker` needs for its item, as segments (rows counted in the order of sending).
   [[nodiscard]] Segments rows_for(int worker, const Item& item) const;
+  /// Every row of this rank is gathered by somebody: what comes back covers all of them.
+  [[nodiscard]] bool every_query_row_is_gathered() const;
+  [[nodiscard]] bool every_key_row_is_gathered() const;
   /// Rows that exist (no padding): of this rank, or of q_segments.
   [[nodiscard]] std::vector<RowSpan> real_local_rows() const;
   [[nodiscard]] std::vector<RowSpan> real_attended_rows() const;

@@ -83,7 +83,7 @@ class ForwardBuilder {
   }
 
   void prepare_outputs() {
-    if (!b_.team().queries_in_place()) {  // rows that see nothing are not gathered
+    if (!b_.team().queries_in_place() && !b_.every_query_row_is_gathered()) {  // rows that see nothing are not
       b_.add(Fill{b_.bound(Binding::out), 0});
       b_.add(Fill{b_.bound(Binding::lse), -std::numeric_limits<double>::infinity()});
       if (p_.sink != Sink::none) {

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "device_call.hpp"
 #include "kernel/kernel.hpp"
 #include "rotunda/oracle.hpp"
 #include "support/random_tensors.hpp"
@@ -63,6 +65,21 @@ struct Call {
     }
   }
   return parts;
+}
+
+/// Whether a kernel takes a problem in one call. Kernels of CUDA devices may refuse what they can't do, and such a case
+/// is left out; those of the CPU may refuse nothing.
+[[nodiscard]] inline bool serves(const Kernel& kernel, const Problem& problem) {
+  const Device device = kernel.capabilities().device == Device::Kind::cuda ? cuda_device(0) : Device{};
+  std::optional<std::string> reason = kernel.refuse(problem, device);
+  const std::vector<Slice> slices = mask_slices(problem);
+  for (const bool backward : {false, true}) {
+    CallShape call = whole_call(problem, slices, backward);
+    call.device = device;
+    if (!reason && (problem.grad || !backward)) reason = kernel.refuse_call(problem, call);
+  }
+  EXPECT_TRUE(!reason || device.is_cuda()) << *reason;
+  return !reason;
 }
 
 /// Owns the tensors of a problem (no sink) and runs one kernel on them. Gradients are the kernel's own fp32.
@@ -118,6 +135,7 @@ class KernelDriver {
                      .scale = problem_.scale,
                      .init = init,
                      .last = last};
+    if (run_on_device(args)) return;
     with_context(false, [&](const KernelContext& context) { kernel_.forward(args, context); });
   }
 
@@ -146,6 +164,7 @@ class KernelDriver {
                       .scale = problem_.scale,
                       .init_dq = init_dq,
                       .init_dkv = init_dkv};
+    if (run_on_device(args)) return;
     with_context(true, [&](const KernelContext& context) { kernel_.backward(args, context); });
   }
 
@@ -184,6 +203,15 @@ class KernelDriver {
         sum += read(t.dout, b, row, head, i) * read(t.out, b, row, head, i);
       write(delta_, b, row, head, 0, sum);
     });
+  }
+
+  /// The call of a kernel that runs on a CUDA device; false for others.
+  template <class Args>
+  [[nodiscard]] bool run_on_device(const Args& args) const {
+    if (kernel_.capabilities().device != Device::Kind::cuda) return false;
+    ThreadPool pool(threads_);
+    DeviceCall(cuda_device(0)).run(kernel_, problem_, args, pool);
+    return true;
   }
 
   template <class Body>

@@ -23,6 +23,7 @@ TEST_P(KernelSuite, KeysInSeveralCallsEqualOneCall) {
                            "dtype=fp32 s_q=63 s_k=130 h_q=2 d=64 d_v=32 mask=none window=20,9 max_logit=1 grad=1",
                            "dtype=bf16 layout=thd cu_q=0,40,41,130 h_q=4 h_kv=1 d=64 mask=causal grad=1"}) {
     const Problem problem = parse_problem(text);
+    if (!testing::serves(kernel(), problem)) continue;
     KernelDriver once(kernel(), problem, {.seed = 1});
     once.run();
     const OracleResult want = oracle(problem, once.tensors(), 1);
@@ -39,6 +40,7 @@ TEST_P(KernelSuite, KeysInSeveralCallsEqualOneCall) {
 TEST_P(KernelSuite, CallsInAnyOrderAndWithoutSlices) {
   if (!kernel().capabilities().accumulates) GTEST_SKIP() << kernel().name() << " does not accumulate";
   const Problem problem = parse_problem("dtype=bf16 s_q=65 h_q=2 d=64 mask=causal max_logit=1 grad=1");
+  if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";
   std::vector<Call> calls = testing::cut_keys(problem, mask_slices(problem), 4);
   std::reverse(calls.begin(), calls.end());
   calls.insert(calls.begin(), Call{{}, 0, 0});
@@ -51,6 +53,7 @@ TEST_P(KernelSuite, CallsInAnyOrderAndWithoutSlices) {
 TEST_P(KernelSuite, QueryRowsMayBeSplitAmongSlices) {
   if (!kernel().capabilities().slices) GTEST_SKIP() << kernel().name() << " takes no slice lists";
   const Problem problem = parse_problem("dtype=fp32 b=2 s_q=130 h_q=4 h_kv=2 d=40 mask=causal window=70,0 grad=1");
+  if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";
   KernelDriver whole(kernel(), problem, {.seed = 3});
   whole.run();
   for (const std::int64_t step : {1, 7, 64}) {
@@ -74,6 +77,7 @@ TEST_P(KernelSuite, BuffersMayHoldAPartOfTheHeads) {
                            Part{"h_q=5 h_kv=5", 4, 1}, Part{"h_q=6 h_kv=1", 1, 5}}) {
     SCOPED_TRACE(fmt::format("{}: query heads {} to {}", part.heads, part.first, part.first + part.count - 1));
     const Problem problem = parse_problem(fmt::format("dtype=fp32 s_q=65 {} d=32 mask=causal grad=1", part.heads));
+    if (!testing::serves(kernel(), problem)) continue;
     KernelDriver all(kernel(), problem, {.seed = 4});
     all.run();
     KernelDriver some(kernel(), problem, {.seed = 4});
@@ -103,6 +107,7 @@ TEST_P(KernelSuite, BuffersMayHoldAPartOfTheHeads) {
 
 TEST_P(KernelSuite, NaNReachesOnlyRowsThatSeeIt) {
   const Problem problem = parse_problem("dtype=bf16 s_q=130 h_q=4 h_kv=2 d=40 mask=causal window=20,0 grad=1");
+  if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";
   for (const auto field : {&Tensors::q, &Tensors::k, &Tensors::v}) {
     for (const std::int64_t row : {0, 31, 64, 129}) {
       SCOPED_TRACE(row);
@@ -119,6 +124,7 @@ TEST_P(KernelSuite, NaNReachesOnlyRowsThatSeeIt) {
 TEST_P(KernelSuite, PoisonedDocumentLeavesTheOthersBits) {
   const Problem problem =
       parse_problem("layout=thd cu_q=0,20,73,130 h_q=3 d=64 mask=causal deterministic=1 max_logit=0 grad=1");
+  if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";
   KernelDriver clean(kernel(), problem, {.seed = 6});
   clean.run();
   KernelDriver poisoned(kernel(), problem, {.seed = 6});
@@ -137,6 +143,7 @@ TEST_P(KernelSuite, PoisonedDocumentLeavesTheOthersBits) {
 TEST_P(KernelSuite, MaxLogitIsOnlyRaised) {
   if (!kernel().capabilities().row_max) GTEST_SKIP() << kernel().name() << " states no row maximum";
   const Problem problem = parse_problem("dtype=fp32 s_q=33 h_q=2 d=8 mask=causal max_logit=1");
+  if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";
   KernelDriver driver(kernel(), problem, {.seed = 7});
   driver.run();
   const double natural = testing::read(driver.tensors().max_logit, 0, 0, 1);
@@ -149,6 +156,7 @@ TEST_P(KernelSuite, MaxLogitIsOnlyRaised) {
 
 TEST_P(KernelSuite, BackwardAddsToWhatIsThere) {
   const Problem problem = parse_problem("dtype=fp32 b=2 s_q=40 s_k=66 h_q=4 h_kv=2 d=24 mask=causal grad=1");
+  if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";
   KernelDriver once(kernel(), problem, {.seed = 8});
   once.run();
   KernelDriver twice(kernel(), problem, {.seed = 8});
@@ -168,6 +176,7 @@ TEST_P(KernelSuite, BitsDoNotDependOnThreads) {
   for (const char* text : {"dtype=bf16 b=2 s_q=150 h_q=6 h_kv=2 d=64 mask=causal max_logit=1 deterministic=1 grad=1",
                            "dtype=fp32 s_q=300 s_k=700 h_q=1 d=32 mask=none deterministic=1 grad=1"}) {
     const Problem problem = parse_problem(text);
+    if (!testing::serves(kernel(), problem)) continue;
     KernelDriver one(kernel(), problem, {.seed = 9}, 1);
     one.run();
     for (const int threads : {1, 2, 3}) {
@@ -233,6 +242,7 @@ TEST_P(KernelSuite, RandomSliceLists) {
     problem.slices = slices;
     normalize(problem);
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, to_text(problem)));
+    if (!testing::serves(kernel(), problem)) continue;
     KernelDriver driver(kernel(), problem, {.seed = seed});
     const bool several = kernel().capabilities().accumulates && seed % 2 == 1;
     // The raw list, not mask_slices(): bands that leave rows or whole slices without a key are a kernel's business too.

@@ -12,6 +12,9 @@ namespace rotunda {
 
 class KernelSuite : public ::testing::TestWithParam<const Kernel*> {
  protected:
+  void SetUp() override {
+    if (kernel().capabilities().device == Device::Kind::cuda && cuda_device_count() == 0) GTEST_SKIP() << why_no_cuda();
+  }
   [[nodiscard]] static const Kernel& kernel() { return *GetParam(); }
 };
 

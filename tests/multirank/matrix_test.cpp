@@ -3,7 +3,7 @@
 // three dtypes, forward and backward, against float64.
 //
 // Lengths 4096 are 512 here, windows shrink alike so that they still cut, and head counts are smaller at the same
-// ratio: a float64 oracle has to keep up. ROTUNDA_TEST_FULL=1 runs the original head counts.
+// ratio: a float64 oracle has to keep up. ROTUNDA_TEST_FULL=1 runs the original head counts. tests/gpu runs full sizes.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,51 +11,18 @@
 #include "support/distributed.hpp"
 #include "support/random_problem.hpp"
 #include "support/results.hpp"
+#include "support/transformer_engine_matrix.hpp"
 
 namespace rotunda::testing {
 namespace {
 
-struct Row {
-  const char* name;
-  int h_q, h_kv;            // in CI
-  int full_h_q, full_h_kv;  // in the original
-  int d, d_v;
-  const char* mask;  // problem keys
-};
-
-constexpr Row kRows[] = {
-    {"causal", 4, 4, 12, 12, 128, 128, "mask=causal"},
-    {"none", 4, 4, 12, 12, 128, 128, "mask=none"},
-    {"causal_window", 2, 2, 12, 12, 128, 128, "mask=causal window=64,0"},
-    {"window", 2, 2, 12, 12, 128, 128, "mask=none window=64,64"},
-    {"gqa_8_causal", 8, 1, 32, 4, 128, 128, "mask=causal"},
-    {"gqa_2_none", 4, 2, 12, 2, 128, 128, "mask=none"},
-    {"short_window", 2, 2, 32, 32, 128, 128, "mask=causal window=16,0"},
-    {"gqa_2_window", 4, 2, 12, 2, 128, 128, "mask=none window=64,64"},
-    {"mla_causal", 2, 2, 128, 128, 192, 128, "mask=causal"},
-    {"mla_none", 2, 2, 12, 12, 192, 128, "mask=none"},
-    {"mla_causal_window", 2, 2, 12, 12, 192, 128, "mask=causal window=64,0"},
-    {"mla_window", 2, 2, 12, 12, 192, 128, "mask=none window=64,64"},
-    {"values_64_causal", 2, 2, 12, 12, 128, 64, "mask=causal"},
-    {"gqa_8_d64", 8, 1, 64, 8, 64, 64, "mask=causal"},
-    {"gqa_8_d64_sink_zero", 8, 1, 64, 8, 64, 64, "mask=causal sink=zero"},
-    {"gqa_8_d64_sink_learnable", 8, 1, 64, 8, 64, 64, "mask=causal sink=learnable"},
-    {"d64_window_sink_learnable", 2, 2, 64, 64, 64, 64, "mask=causal window=16,0 sink=learnable"},
-    {"d256_causal", 2, 2, 16, 16, 256, 256, "mask=causal"},
-    {"d256_causal_window", 2, 2, 16, 16, 256, 256, "mask=causal window=64,0"},
-    {"d512_causal_gqa", 2, 1, 8, 4, 512, 512, "mask=causal"},
-    {"d512_none_gqa", 2, 1, 8, 4, 512, 512, "mask=none"},
-    {"d512_causal", 2, 2, 8, 8, 512, 512, "mask=causal"},
-    {"d512_none", 2, 2, 8, 8, 512, 512, "mask=none"},
-};
-
 constexpr int kLength = 512;
 
-Problem problem_of(const Row& row, DType dtype, const std::string& layout) {
+Problem problem_of(const MatrixRow& row, DType dtype, const std::string& layout) {
   const bool full = std::getenv("ROTUNDA_TEST_FULL") != nullptr;
   return parse_problem(fmt::format("dtype={} {} h_q={} h_kv={} d={} d_v={} {} grad=1", to_string(dtype), layout,
                                    full ? row.full_h_q : row.h_q, full ? row.full_h_kv : row.h_kv, row.d, row.d_v,
-                                   row.mask));
+                                   mask_keys(row, 8)));
 }
 
 /// Two documents of random lengths in kLength rows, padded.
@@ -67,7 +34,7 @@ std::string packed_layout(std::uint64_t seed) {
   return fmt::format("layout=thd cu_q=0,{},{} used_q={},{}", border, kLength, first, second);
 }
 
-using Param = std::tuple<Row, DType>;
+using Param = std::tuple<MatrixRow, DType>;
 class LongMatrix : public ::testing::TestWithParam<Param> {};
 
 void run_layouts(const std::vector<Problem>& layouts) {
@@ -102,7 +69,7 @@ TEST_P(LongMatrix, MatchesTheOracle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TransformerEngine, LongMatrix,
-                         ::testing::Combine(::testing::ValuesIn(kRows),
+                         ::testing::Combine(::testing::ValuesIn(kMatrixRows),
                                             ::testing::Values(DType::bf16, DType::fp16, DType::fp32)),
                          [](const auto& param_info) {
                            return fmt::format("{}_{}", std::get<0>(param_info.param).name,

@@ -63,6 +63,7 @@ TEST(Coverage, EveryVisiblePairExactlyOnce) {
     options.kind =
         random.one_of({ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p});
     options.head_groups = static_cast<int>(random.between(0, 6));
+    options.narrow_gradients = random.between(0, 1) == 1;
     options.sends_out = random.between(0, 1) == 1;
     const bool backward = random.percent(50);
     const auto delivery = random.one_of({Delivery::eager, Delivery::lazy});

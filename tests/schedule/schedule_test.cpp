@@ -127,7 +127,7 @@ TEST(Names, RoundTripAndRefuse) {
 }
 
 TEST(Print, NamesEveryStep) {
-  const std::string text = to_text(forward("b=1 s_q=64 h_q=4 d=8 mask=causal sink=zero max_logit=1",
+  const std::string text = to_text(forward("b=1 s_q=64 s_k=40 h_q=4 d=8 mask=causal_bottom_right sink=zero max_logit=1",
                                            ShardKind::dual_chunk, {ScheduleKind::a2a_p2p, 2, 0}, 1, 4));
   for (const char* word : {"post", "await", "attend", "finish", "fill sink", "row max", "convert"}) {
     EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;

@@ -1,7 +1,9 @@
+// The kernels that run on CUDA devices, in order of preference.
+#include "kernel/kernel.hpp"
+#include "kernel/reference/cuda/cuda_reference_kernel.hpp"
 #ifdef ROTUNDA_WITH_CUDNN
 #include "kernel/cudnn/cudnn_kernel.hpp"
 #endif
-#include "kernel/kernel.hpp"
 
 namespace rotunda {
 
@@ -10,6 +12,7 @@ std::vector<const Kernel*> cuda_kernels() {
 #ifdef ROTUNDA_WITH_CUDNN
   list.push_back(&cudnn_kernel());
 #endif
+  list.push_back(&cuda_reference_kernel());
   return list;
 }
 

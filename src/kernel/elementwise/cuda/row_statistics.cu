@@ -1,0 +1,121 @@
+// Small operations on row statistics: fill_sink, sink_gradient, row_max.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernel/elementwise/cuda/operations.hpp"
+#include "kernel/elementwise/cuda/row_tile.cuh"
+
+namespace rotunda::cuda {
+namespace {
+
+namespace groups = cooperative_groups;
+
+constexpr int kThreads = 256;
+constexpr int kClusterBlocks = 8;  // that share a head: 16 heads fill a device
+constexpr int kGradientThreads = 512;
+constexpr std::int64_t kMostBlocks = 1024;
+
+using Rows = RowView<float, std::int64_t>;
+
+/// A row's place in the list: blockIdx.x the span, blockIdx.y and the threads its rows.
+__global__ void __launch_bounds__(kThreads)
+    fill_sink_kernel(const Rows lse, const float* sink, std::int64_t sink_stride, int heads, const RowSpan* spans) {
+  const RowSpan span = spans[blockIdx.x];
+  for (std::int64_t i = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; i < span.len;
+       i += std::int64_t{gridDim.y} * kThreads) {
+    for (int head = 0; head < heads; ++head) {
+      lse.at(span.batch, span.begin + i, head) = sink == nullptr ? 0 : sink[head * sink_stride];
+    }
+  }
+}
+
+/// The block's sum of a number a thread, in thread 0; the order is fixed.
+__device__ double block_sum(double value, double* shared) {
+  shared[threadIdx.x] = value;
+  for (int step = kGradientThreads / 2; step > 0; step /= 2) {
+    __syncthreads();
+    if (threadIdx.x < step) shared[threadIdx.x] += shared[threadIdx.x + step];
+  }
+  return shared[0];
+}
+
+/// dsink[head] = -Σ exp(sink - lse)·delta: a cluster a head, its blocks in turn take the rows of each span.
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kGradientThreads)
+    sink_gradient_kernel(const Rows lse, const Rows delta, const float* sink, std::int64_t sink_stride,
+                         const RowSpan* spans, int count, float* dsink, std::int64_t dsink_stride) {
+  __shared__ double shared[kGradientThreads];
+  __shared__ double block_total;
+  const groups::cluster_group cluster = groups::this_cluster();
+  const int head = blockIdx.y;
+  const double sink_value = sink == nullptr ? 0 : sink[head * sink_stride];
+  const std::int64_t first = std::int64_t{cluster.block_rank()} * kGradientThreads + threadIdx.x;
+  double sum = 0;
+  for (int n = 0; n < count; ++n) {
+    const RowSpan span = spans[n];
+#pragma unroll 4
+    for (std::int64_t i = first; i < span.len; i += kClusterBlocks * kGradientThreads) {
+      const double weight = exp(sink_value - lse.at(span.batch, span.begin + i, head));
+      sum -= weight * delta.at(span.batch, span.begin + i, head);
+    }
+  }
+  const double total = block_sum(sum, shared);
+  if (threadIdx.x == 0) block_total = total;
+  cluster.sync();
+  if (cluster.block_rank() == 0 && threadIdx.x == 0) {
+    double all = 0;
+    for (int block = 0; block < kClusterBlocks; ++block) all += *cluster.map_shared_rank(&block_total, block);
+    dsink[head * dsink_stride] = static_cast<float>(all);
+  }
+  cluster.sync();  // a block's shared memory lives until it has been read
+}
+
+/// A block a head. As std::max from -inf on, a NaN is passed over.
+__global__ void __launch_bounds__(kThreads)
+    row_max_kernel(const Rows from, std::int64_t rows, float* to, std::int64_t to_stride) {
+  __shared__ float shared[kThreads];
+  float best = -HUGE_VALF;
+  for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) best = fmaxf(best, from.at(0, row, blockIdx.x));
+  shared[threadIdx.x] = best;
+  for (int step = kThreads / 2; step > 0; step /= 2) {
+    __syncthreads();
+    if (threadIdx.x < step) shared[threadIdx.x] = fmaxf(shared[threadIdx.x], shared[threadIdx.x + step]);
+  }
+  if (threadIdx.x == 0) to[blockIdx.x * to_stride] = shared[0];
+}
+
+}  // namespace
+
+void fill_sink(const TensorView& lse, const TensorView& sink, const RowList& rows, Stream stream) {
+  std::int64_t longest = 0;
+  for (const RowSpan& span : rows.rows) longest = std::max(longest, span.len);
+  if (lse.empty() || longest == 0) return;
+  ROTUNDA_CHECK(rows.device != nullptr);
+  const dim3 grid(static_cast<unsigned>(rows.rows.size()),
+                  static_cast<unsigned>(std::min(kMostBlocks, (longest + kThreads - 1) / kThreads)));
+  fill_sink_kernel<<<grid, kThreads, 0, native(stream)>>>(Rows(lse), static_cast<const float*>(sink.data),
+                                                          sink.stride[2], static_cast<int>(lse.heads()), rows.device);
+  check_launch("fill_sink");
+}
+
+void sink_gradient(const TensorView& lse, const TensorView& delta, const TensorView& sink, const RowList& rows,
+                   const TensorView& dsink, Stream stream) {
+  if (lse.heads() == 0) return;
+  ROTUNDA_CHECK(rows.rows.empty() || rows.device != nullptr);
+  ROTUNDA_CHECK(lse.heads() <= 65535);
+  const dim3 grid(kClusterBlocks, static_cast<unsigned>(lse.heads()));
+  sink_gradient_kernel<<<grid, kGradientThreads, 0, native(stream)>>>(
+      Rows(lse), Rows(delta), static_cast<const float*>(sink.data), sink.stride[2], rows.device,
+      static_cast<int>(rows.rows.size()), static_cast<float*>(dsink.data), dsink.stride[2]);
+  check_launch("sink_gradient");
+}
+
+void row_max(const TensorView& from, const TensorView& to, Stream stream) {
+  if (to.heads() == 0) return;
+  row_max_kernel<<<static_cast<unsigned>(to.heads()), kThreads, 0, native(stream)>>>(
+      Rows(from), from.rows(), static_cast<float*>(to.data), to.stride[2]);
+  check_launch("row_max");
+}
+
+}  // namespace rotunda::cuda
