@@ -58,6 +58,7 @@ struct BackwardArgs {
   double scale = 1;
   bool init_dq = true, init_dkv = true;
   const Slice* device_slices = nullptr;  ///< as in ForwardArgs
+  bool deterministic = false;            ///< the problem's: the same bits in every call
   TensorView out{};  ///< the final output of the whole rows, in delta's place for kernels that read it (reads_out)
 };
 
