@@ -1,5 +1,7 @@
-// Backward: cuDNN's 16-bit gradients of each call, added to fp32. cuDNN computes delta itself, from out.
+// Backward: cuDNN's 16-bit gradients of each call, added to fp32, or left where they are where a call makes the whole of
+// one. cuDNN computes delta itself, from out.
 #include <algorithm>
+#include <cstdint>
 
 #include "base/fail.hpp"
 #include "kernel/cudnn/passes.hpp"
@@ -7,7 +9,15 @@
 namespace rotunda::cudnn {
 namespace {
 
-/// How the partial results of a side's calls come into a gradient.
+/// Whether cuDNN can write a view in place.
+bool takes_results(const TensorView& view) {
+  constexpr std::uintptr_t kAddress = 16;  // bytes
+  constexpr std::int64_t kStride = 8;      // elements
+  const bool strides = view.stride[0] % kStride == 0 && view.stride[1] % kStride == 0 && view.stride[2] % kStride == 0;
+  return strides && reinterpret_cast<std::uintptr_t>(view.data) % kAddress == 0;
+}
+
+/// How the partial results of a side's calls come into a gradient: fp32, or of 16 bits where it is made here as a whole.
 class Sum {
  public:
   Sum(const TensorView& total, bool init, char side, const std::vector<GroupedCall>& calls, Operations& operations)
@@ -15,20 +25,38 @@ class Sum {
     const auto dense_and_apart = [&](const GroupedCall& call) {
       return call.form == CallForm::dense && !(side == 'q' ? call.shares_rows : call.shares_keys);
     };
+    const bool narrow = total.dtype != DType::fp32;
+    ROTUNDA_CHECK(init || !narrow);
     if (!init) return;
     const bool apart = calls.size() == 1 || std::all_of(calls.begin(), calls.end(), dense_and_apart);
+    direct_ = narrow && apart && takes_results(total);
+    if (narrow && !apart) {  // several calls add up to it: in fp32 first
+      narrow_ = total;
+      total_ = ops_.scratch.take(DType::fp32, Layout::bshd, total.shape);
+    }
     if (apart) {
       overwrites_ = calls.size();
-      if (!untouched_rows(calls, total.batch(), total.rows(), side).empty()) ops_.fill(total, 0);
+      const bool gaps = direct_ && calls.front().form != CallForm::dense;
+      if (gaps || !untouched_rows(calls, total.batch(), total.rows(), side).empty()) ops_.fill(total_, 0);
     } else if (covers(calls.front(), total.batch(), total.rows(), side)) {
       overwrites_ = 1;
     } else {
-      ops_.fill(total, 0);
+      ops_.fill(total_, 0);
     }
   }
 
-  /// Calls in order.
+  /// Where a call puts its part. Rows that cuDNN does not touch, beyond and between sequences, are zero.
+  [[nodiscard]] TensorView open(const GroupedCall& call, DType dtype) {
+    const TensorView place = box(total_, call, side_);
+    if (direct_) return place;
+    const TensorView partial = ops_.scratch.take(dtype, Layout::bshd, place.shape);
+    if (call.form != CallForm::dense) ops_.zero(partial);
+    return partial;
+  }
+
+  /// What open() gave is complete. Calls in order.
   void take(const TensorView& partial, const GroupedCall& call) {
+    if (direct_) return;
     const TensorView to = box(total_, call, side_);
     if (taken_++ < overwrites_) {
       ops_.convert(partial, to);
@@ -37,10 +65,15 @@ class Sum {
     }
   }
 
+  void finish() {
+    if (narrow_.data != nullptr || narrow_.elements() > 0) ops_.convert(total_, narrow_);
+  }
+
  private:
-  TensorView total_;
+  TensorView total_, narrow_{};
   char side_;
   Operations& ops_;
+  bool direct_ = false;
   std::size_t overwrites_ = 0, taken_ = 0;  ///< the first of the partial results go where nothing is yet
 };
 
@@ -51,6 +84,7 @@ class Backward {
       : args_(args), calls_(calls), device_(device), ops_(operations) {}
 
   void run() {
+    const Scratch::Frame sums_frame(ops_.scratch);
     if (calls_.empty()) {
       if (args_.init_dq) ops_.fill(args_.dq, 0);
       if (args_.init_dkv) ops_.fill(args_.dk, 0);
@@ -62,9 +96,9 @@ class Backward {
     Sum dv(args_.dv, args_.init_dkv, 'k', calls_, ops_);
     for (const GroupedCall& call : calls_) {
       const Scratch::Frame frame(ops_.scratch);
-      const TensorView dq_part = take_partial(args_.dq, call, 'q');
-      const TensorView dk_part = take_partial(args_.dk, call, 'k');
-      const TensorView dv_part = take_partial(args_.dv, call, 'k');
+      const TensorView dq_part = dq.open(call, args_.q.dtype);
+      const TensorView dk_part = dk.open(call, args_.q.dtype);
+      const TensorView dv_part = dv.open(call, args_.q.dtype);
       {
         const Scratch::Frame statistics_frame(ops_.scratch);
         attend(call, dq_part, dk_part, dv_part);
@@ -73,16 +107,12 @@ class Backward {
       dk.take(dk_part, call);
       dv.take(dv_part, call);
     }
+    dq.finish();
+    dk.finish();
+    dv.finish();
   }
 
  private:
-  /// Rows that cuDNN does not touch, beyond and between sequences, are zero.
-  TensorView take_partial(const TensorView& gradient, const GroupedCall& call, char side) {
-    const TensorView partial = ops_.scratch.take(args_.q.dtype, Layout::bshd, box(gradient, call, side).shape);
-    if (call.form != CallForm::dense) ops_.zero(partial);
-    return partial;
-  }
-
   /// cuDNN reads statistics dense: [batch, head, row], or [row, head] for ragged calls. Rows between sequences are
   /// padding, whose LSE is -inf; a tile that reaches over the end of a sequence must not make NaN of that.
   TensorView statistics(const GroupedCall& call) {

@@ -64,9 +64,9 @@ void rehearse(const Problem& p, const CallShape& call, const HeadMap& heads, con
   args.v = k_view(p.dtype, p.d_v);
   args.dout = args.out = q_view(p.dtype, p.d_v);
   args.lse = lse;
-  args.dq = q_view(DType::fp32, p.d);
-  args.dk = k_view(DType::fp32, p.d);
-  args.dv = k_view(DType::fp32, p.d_v);
+  args.dq = q_view(call.narrow_dq ? p.dtype : DType::fp32, p.d);
+  args.dk = k_view(call.narrow_dkv ? p.dtype : DType::fp32, p.d);
+  args.dv = k_view(call.narrow_dkv ? p.dtype : DType::fp32, p.d_v);
   args.heads = heads;
   args.scale = p.scale;
   args.init_dq = call.init;
