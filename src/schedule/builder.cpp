@@ -74,6 +74,15 @@ std::vector<Stage> Builder::stages() const {
   std::vector<Stage> result;
   for (const Item& item : items(rank())) {
     Stage stage{item, team_.own_keys_in_place() && item.stage == 0, {}, {}, false, false, false};
+    // What is seen depends on no head: the same stage of the group before has it.
+    const auto a_group = static_cast<std::size_t>(team_.stages());
+    if (item.group > 0 && item.q.count > 0 && result[result.size() - a_group].item.q.count > 0) {
+      const Stage& same = result[result.size() - a_group];
+      stage.keys = same.keys;
+      stage.slices = same.slices;
+      result.push_back(std::move(stage));
+      continue;
+    }
     if (stage.in_place) {
       stage.keys = local_segments(shard_.k, rank());
     } else if (item.q.count > 0) {
