@@ -36,7 +36,7 @@ struct Simulation {
 };
 
 /// Runs the programs of all ranks of one direction, by rank. At most `cells` cells an axis. @throws Error internal
-/// where the programs wait for each other
+/// where the programs wait for each other, unsupported where there are too many tokens to follow each
 [[nodiscard]] Simulation simulate(const Problem& problem, const Shard& shard, const std::vector<Program>& programs,
                                   const Machine& machine, int cells);
 
@@ -45,7 +45,8 @@ struct Simulation {
 
 /// Cell of a token on an axis of `cells` cells.
 [[nodiscard]] inline int cell_of(std::int64_t token, std::int64_t tokens, int cells) {
-  return static_cast<int>(static_cast<double>(token) * cells / static_cast<double>(tokens));
+  __extension__ using Wide = __int128;  // beyond 2^53 a double would round the last token up, out of the axis
+  return static_cast<int>(Wide{token} * cells / tokens);
 }
 
 }  // namespace rotunda::cli
