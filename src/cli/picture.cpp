@@ -107,7 +107,7 @@ std::string mask_picture(const Problem& problem, const Shard& shard) {
   for (int row = 0; row < axes.rows; ++row) {
     text += "  ";
     for (int column = 0; column < axes.columns; ++column) {
-      const bool seen = visible[static_cast<std::size_t>(row * axes.columns + column)] != 0;
+      const bool seen = visible[axes.cell(row, column)] != 0;
       text += seen ? digit(rank[static_cast<std::size_t>(row)]) : '.';
     }
     text += '\n';

@@ -52,7 +52,7 @@ std::vector<CellRun> whole_axis(std::int64_t tokens, int cells) {
 template <class TokenOf, class Mark>
 void visit_cells(const Slice& slice, TokenOf&& token_of, const std::vector<CellRun>& keys, const Simulation& axes,
                  std::int64_t q_tokens, Mark&& mark) {
-  const std::int64_t step = std::max<std::int64_t>(1, q_tokens / (16 * std::max(1, axes.rows)));
+  const std::int64_t step = std::max<std::int64_t>(1, q_tokens / (std::int64_t{16} * std::max(1, axes.rows)));
   for (std::int64_t i = 0; i < slice.q_len; i += step) {
     const std::int64_t token = token_of(slice.q_begin + i);
     if (token < 0) continue;
@@ -218,7 +218,7 @@ class Simulator {
         if (slice.batch != result_.batch) continue;
         const auto token_of = [&](std::int64_t row) { return q[static_cast<std::size_t>(row)]; };
         visit_cells(slice, token_of, keys, result_, shard_.q.tokens(), [&](int row, int column) {
-          int& cell = view.cells[static_cast<std::size_t>(row * result_.columns + column)];
+          int& cell = view.cells[result_.cell(row, column)];
           if (cell == 0) cell = rank.attends;
         });
       }
@@ -270,7 +270,7 @@ std::vector<int> mask_cells(const Problem& problem, const Simulation& axes) {
     if (slice.batch != axes.batch) continue;
     visit_cells(
         slice, [](std::int64_t row) { return row; }, keys, axes, problem.s_q,
-        [&](int row, int column) { cells[static_cast<std::size_t>(row * axes.columns + column)] = 1; });
+        [&](int row, int column) { cells[axes.cell(row, column)] = 1; });
   }
   return cells;
 }

@@ -2,6 +2,7 @@
 // It shows who computes which (query, key) pairs, when, and what travels meanwhile.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,6 +34,11 @@ struct Simulation {
   std::int64_t batch = 0;     ///< the batch entry that the cells show
   double seconds = 0;
   std::vector<RankView> ranks;
+
+  /// Where a cell is in RankView::cells and in mask_cells.
+  [[nodiscard]] std::size_t cell(int row, int column) const {
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(columns) + static_cast<std::size_t>(column);
+  }
 };
 
 /// Runs the programs of all ranks of one direction, by rank. At most `cells` cells an axis. @throws Error internal
