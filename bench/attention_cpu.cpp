@@ -73,9 +73,12 @@ class Attention {
     std::mt19937 rng(1);
     for (Buffer* b : {&q_, &k_, &v_, &dout_}) b->randomize(rng);
     Problem problem;
+    problem.dtype = x.dtype;
     problem.d = problem.d_v = x.d;
-    workspace_ = HostBuffer(std::max(cpu_kernel().workspace_bytes(problem, x.threads, false),
-                                     cpu_kernel().workspace_bytes(problem, x.threads, true)));
+    const auto scratch = [&](bool back) {
+      return cpu_kernel().workspace_bytes(problem, {.backward = back, .slices = slices_, .threads = x.threads});
+    };
+    workspace_ = HostBuffer(std::max(scratch(false), scratch(true)));
   }
 
   void forward() {

@@ -67,14 +67,10 @@ const std::vector<CommandInfo>& commands() {
       {Command::demo,
        "demo",
        "The tour: a language model's Q, K, V on 4 ranks, every schedule against float64",
-       false,
+       true,
        {kIn,
-        kThreads,
-        kTimeout,
         {"--svg", "FILE", "Where to draw (default rotunda_demo.svg)"},
-        {"--trace", "FILE", "Where to write the Chrome trace (default rotunda_demo.trace.json)"},
-        kJson,
-        kQuiet}},
+        {"--trace", "FILE", "Where to write the Chrome trace (default rotunda_demo.trace.json)"}}},
       {Command::run, "run", "Attention over the tensors of a file", true, {kProblem, kIn, kOut}},
       {Command::verify,
        "verify",
@@ -113,7 +109,11 @@ using Values = std::map<std::string, std::string>;
 
 std::vector<Flag> flags_of(const CommandInfo& info) {
   std::vector<Flag> flags = info.flags;
-  if (info.plan_flags) flags.insert(flags.end(), std::begin(kPlanFlags), std::end(kPlanFlags));
+  if (!info.plan_flags) return flags;
+  for (const Flag& flag : kPlanFlags) {  // a command may describe one in its own words
+    const auto named = [&](const Flag& own) { return std::string_view(own.name) == flag.name; };
+    if (std::none_of(info.flags.begin(), info.flags.end(), named)) flags.push_back(flag);
+  }
   return flags;
 }
 

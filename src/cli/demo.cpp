@@ -25,11 +25,25 @@ struct Pair {
 };
 
 /// Every schedule, and two pairs whose backward differs.
-constexpr Pair kPairs[] = {
+const std::vector<Pair> kPairs = {
     {ScheduleKind::p2p, ScheduleKind::p2p},        {ScheduleKind::all_gather, ScheduleKind::all_gather},
     {ScheduleKind::a2a, ScheduleKind::a2a},        {ScheduleKind::a2a_p2p, ScheduleKind::a2a_p2p},
     {ScheduleKind::all_gather, ScheduleKind::p2p}, {ScheduleKind::p2p, ScheduleKind::a2a},
 };
+
+/// The pairs that the flags leave open: all of them, or the schedule asked for, or every one with the backward asked
+/// for.
+std::vector<Pair> pairs_of(const PlanOptions& plan) {
+  if (!plan.schedule && !plan.backward_schedule) return kPairs;
+  std::vector<Pair> pairs;
+  for (const Pair& each : kPairs) {
+    const bool same = each.forward == each.backward;
+    if (same && plan.schedule.value_or(each.forward) == each.forward) {
+      pairs.push_back({each.forward, plan.backward_schedule.value_or(each.forward)});
+    }
+  }
+  return pairs;
+}
 
 /// What one schedule did.
 struct Outcome {
@@ -54,9 +68,10 @@ class Tour {
 
   void run() {
     Progress progress(options_, "schedules");
-    for (std::size_t i = 0; i < std::size(kPairs); ++i) {
-      progress.update(static_cast<double>(i) / std::size(kPairs));
-      outcomes_.push_back(try_pair(kPairs[i]));
+    const std::vector<Pair> pairs = pairs_of(options_.plan);
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      progress.update(static_cast<double>(i) / static_cast<double>(pairs.size()));
+      outcomes_.push_back(try_pair(pairs[i]));
     }
   }
 
@@ -77,6 +92,9 @@ class Tour {
     Options options = options_;
     options.plan.schedule = pair.forward;
     options.plan.backward_schedule = pair.backward;
+    // Of a tour through all schedules, --inner is for those that have one.
+    const bool has_inner = pair.forward == ScheduleKind::a2a_p2p || pair.backward == ScheduleKind::a2a_p2p;
+    if (!options_.plan.schedule && !has_inner) options.plan.inner = 0;
     options.trace = "on";  // events are kept; which ones are written is decided later
     const bool grad = inputs_.problem.grad;
     Session session(session_setup(options, inputs_.problem), inputs_.tensors.views);
@@ -134,7 +152,8 @@ void write_pictures(const Options& options, const Tour& tour) {
   for (const RankReport& report : first.reports) plans.push_back(report.plan);
   write_text(svg, draw_plan(plans, Machine{}));
   write_trace(trace, first.reports);
-  print(options, fmt::format("p2p in one picture: {}\nits trace, for ui.perfetto.dev: {}\n", svg, trace));
+  print(options, fmt::format("{} in one picture: {}\nits trace, for ui.perfetto.dev: {}\n",
+                             to_string(plans.front()->forward_schedule.kind), svg, trace));
 }
 
 /// Runs the tour over one file; the worst ratio to its bar, over 1 where something failed.
@@ -150,9 +169,7 @@ void append_records(const Options& options, const Tour& tour) {
 
 }  // namespace
 
-int demo(const Options& given) {
-  Options options = given;
-  options.ranks = 4;
+int demo(const Options& options) {
   std::vector<std::unique_ptr<Tour>> tours;
   std::size_t runs = 0, failed = 0;
   double worst = 0;

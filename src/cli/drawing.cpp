@@ -165,7 +165,7 @@ class Drawing {
       for (int column = 0; column < simulation.columns;) {
         // -1: nobody sees it, 0: somebody else computes it, else this rank's step
         const auto kind = [&](int c) {
-          const auto at = static_cast<std::size_t>(row * simulation.columns + c);
+          const auto at = simulation.cell(row, c);
           return view.cells[at] != 0 ? view.cells[at] : mask[at] - 1;
         };
         int end = column;

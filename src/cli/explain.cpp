@@ -21,11 +21,9 @@ constexpr int kShownInFull = 4;
 
 std::string problem_text(const Problem& problem) {
   const auto slices = mask_slices(problem);
-  std::int64_t pairs = 0;
-  for (const Slice& slice : slices) pairs += visible_pairs(slice);
   return fmt::format("problem  {}\n         {} slices, {} visible (row, key) pairs a head, {}FLOP forward\n",
-                     to_text(problem), grouped(static_cast<std::int64_t>(slices.size())), grouped(pairs),
-                     flops_text(forward_flops(problem)));
+                     to_text(problem), grouped(static_cast<std::int64_t>(slices.size())),
+                     count_text(count_pairs(slices)), flops_text(forward_flops(problem)));
 }
 
 std::string choices_text(const Plan& plan) {
@@ -47,8 +45,8 @@ std::string costs_text(const Plans& plans) {
     const auto add = [&](const Program& program, const char* direction) {
       const Cost c = cost(plan->problem, program);
       table.add({fmt::format("{}", plan->rank), direction, grouped(plan->shard.q.rows(plan->rank)),
-                 grouped(plan->shard.k.rows(plan->rank)), grouped(static_cast<std::int64_t>(c.pairs)),
-                 flops_text(c.flops), bytes_text(c.bytes_sent), bytes_text(c.bytes_received), grouped(c.messages),
+                 grouped(plan->shard.k.rows(plan->rank)), count_text(c.pairs), flops_text(c.flops),
+                 bytes_text(c.bytes_sent), bytes_text(c.bytes_received), grouped(c.messages),
                  bytes_text(c.exposed_bytes), bytes_text(c.workspace_bytes)});
     };
     add(plan->forward, "forward");

@@ -1,13 +1,19 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
+#include <stdexcept>
 
 #include "base/fail.hpp"
 #include "cli/atomic_file.hpp"
 #include "cli/commands.hpp"
 #include "cli/record.hpp"
+#include "rotunda/info.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -48,6 +54,33 @@ void check_outputs(const Options& options) {
   if (!options.json.empty()) (void)json_array(options.json);
 }
 
+std::string variable(const std::string& name) {
+  for (const Variable& each : environment_variables()) {
+    if (each.name == name) return each.value.value_or("");
+  }
+  return "";
+}
+
+/// Values of environment variables that mean nothing are told, and do nothing.
+void warn_of_environment() {
+  const std::string level = variable("ROTUNDA_LOG");
+  const std::vector<std::string> levels{"", "error", "warn", "info", "debug"};
+  if (std::find(levels.begin(), levels.end(), level) == levels.end()) {
+    fmt::print(stderr, "rotunda: warning: ROTUNDA_LOG is '{}', allowed are error, warn, info, debug; taken as warn\n",
+               level);
+  }
+  const std::string disabled = variable("ROTUNDA_DISABLE");
+  if (disabled.empty() || level == "error") return;
+  std::vector<std::string> names;
+  for (const Component& component : components()) names.push_back(component.name);
+  std::istringstream list(disabled);
+  for (std::string name; std::getline(list, name, ',');) {
+    if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) continue;
+    fmt::print(stderr, "rotunda: warning: ROTUNDA_DISABLE names '{}', allowed are {}; nothing is disabled by it\n",
+               name, fmt::join(names, ", "));
+  }
+}
+
 int report(ErrorKind kind, const char* message) {
   fmt::print(stderr, "rotunda: {}\n", message);
   return exit_status(kind);
@@ -64,6 +97,7 @@ int main_program(const std::vector<std::string>& arguments) {
       return 0;
     }
     parsed.options->command_line = command_line(arguments);
+    warn_of_environment();
     check_outputs(*parsed.options);
     const int status = dispatch(*parsed.options);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
@@ -72,7 +106,9 @@ int main_program(const std::vector<std::string>& arguments) {
   } catch (const Error& error) {
     return report(error.kind(), error.what());
   } catch (const std::bad_alloc&) {
-    return report(ErrorKind::internal, "out of memory: the tensors and the workspace do not fit this machine");
+    return report(ErrorKind::unsupported, "out of memory: this takes more than the machine has");
+  } catch (const std::length_error&) {
+    return report(ErrorKind::unsupported, "out of memory: this takes more than any machine has");
   } catch (const std::exception& error) {
     return report(ErrorKind::internal, error.what());
   }

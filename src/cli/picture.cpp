@@ -26,6 +26,21 @@ std::string strip(const TokenMap& map) {
   return text;
 }
 
+/// Calls body(cell) for every cell that holds a token of the run, in a time that grows with the cells alone.
+template <class Body>
+void for_cells(const Run& run, const TokenMap& map, int cells, Body&& body) {
+  for (std::int64_t i = 0; i < run.len;) {
+    const int cell = cell_of(run.token + i * map.stride(), map.tokens(), cells);
+    body(cell);
+    std::int64_t below = i, above = run.len;  // the last of the cell, and one beyond it
+    while (above - below > 1) {
+      const std::int64_t middle = below + (above - below) / 2;
+      (cell_of(run.token + middle * map.stride(), map.tokens(), cells) == cell ? below : above) = middle;
+    }
+    i = above;
+  }
+}
+
 /// Ranges of a rank's tokens; the first few and how many more.
 std::string ranges(const TokenMap& map, int rank) {
   constexpr std::size_t most = 6;
@@ -57,10 +72,10 @@ std::vector<int> owners(const TokenMap& map, int cells) {
   std::vector<int> owner(static_cast<std::size_t>(cells), -2);
   for (int rank = 0; rank < map.ranks(); ++rank) {
     for (const Run& run : map.runs(rank)) {
-      for (std::int64_t i = 0; i < run.len; ++i) {
-        int& cell = owner[static_cast<std::size_t>(cell_of(run.token + i * map.stride(), map.tokens(), cells))];
+      for_cells(run, map, cells, [&](int index) {
+        int& cell = owner[static_cast<std::size_t>(index)];
         cell = cell == -2 || cell == rank ? rank : -1;
-      }
+      });
     }
   }
   return owner;
@@ -92,7 +107,7 @@ std::string mask_picture(const Problem& problem, const Shard& shard) {
   for (int row = 0; row < axes.rows; ++row) {
     text += "  ";
     for (int column = 0; column < axes.columns; ++column) {
-      const bool seen = visible[static_cast<std::size_t>(row * axes.columns + column)] != 0;
+      const bool seen = visible[axes.cell(row, column)] != 0;
       text += seen ? digit(rank[static_cast<std::size_t>(row)]) : '.';
     }
     text += '\n';

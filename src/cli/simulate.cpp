@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <tuple>
 
 #include "base/fail.hpp"
+#include "cli/table.hpp"
 
 namespace rotunda::cli {
 namespace {
 
 using Tokens = std::vector<std::int64_t>;  // by row; -1: nothing yet
+
+constexpr double kMostBufferRows = 0x1p27;  // of all ranks: 1 GiB of tokens
 
 /// Consecutive rows whose tokens lie in one cell.
 struct CellRun {
@@ -29,13 +31,30 @@ std::vector<CellRun> cell_runs(const Tokens& tokens, std::int64_t total, int cel
   return runs;
 }
 
-/// Calls mark(q cell, k cell) for the cells with a visible pair of one slice. Long axes are sampled: every step-th row.
-template <class Mark>
-void visit_cells(const Slice& slice, const Tokens& q, const std::vector<CellRun>& keys, const Simulation& axes,
+/// A buffer that holds every token: one run a cell.
+std::vector<CellRun> whole_axis(std::int64_t tokens, int cells) {
+  std::vector<CellRun> runs;
+  for (std::int64_t begin = 0; begin < tokens;) {
+    const int cell = cell_of(begin, tokens, cells);
+    std::int64_t last = begin, end = tokens;  // the last of the cell, and one beyond it
+    while (end - last > 1) {
+      const std::int64_t middle = last + (end - last) / 2;
+      (cell_of(middle, tokens, cells) == cell ? last : end) = middle;
+    }
+    runs.push_back({begin, end, cell});
+    begin = end;
+  }
+  return runs;
+}
+
+/// Calls mark(q cell, k cell) for the cells with a visible pair of one slice, where token_of(row) is the token of a
+/// query row. Long axes are sampled: every step-th row.
+template <class TokenOf, class Mark>
+void visit_cells(const Slice& slice, TokenOf&& token_of, const std::vector<CellRun>& keys, const Simulation& axes,
                  std::int64_t q_tokens, Mark&& mark) {
-  const std::int64_t step = std::max<std::int64_t>(1, q_tokens / (16 * std::max(1, axes.rows)));
+  const std::int64_t step = std::max<std::int64_t>(1, q_tokens / (std::int64_t{16} * std::max(1, axes.rows)));
   for (std::int64_t i = 0; i < slice.q_len; i += step) {
-    const std::int64_t token = q[static_cast<std::size_t>(slice.q_begin + i)];
+    const std::int64_t token = token_of(slice.q_begin + i);
     if (token < 0) continue;
     const std::int64_t diagonal = slice.q_pos + i - slice.k_pos;
     std::int64_t low = slice.left == kInfinity ? 0 : std::max<std::int64_t>(0, diagonal - slice.left);
@@ -197,8 +216,9 @@ class Simulator {
       const auto keys = cell_runs(part(rank, step.k), shard_.k.tokens(), result_.columns);
       for (const Slice& slice : step.slices) {
         if (slice.batch != result_.batch) continue;
-        visit_cells(slice, q, keys, result_, shard_.q.tokens(), [&](int row, int column) {
-          int& cell = view.cells[static_cast<std::size_t>(row * result_.columns + column)];
+        const auto token_of = [&](std::int64_t row) { return q[static_cast<std::size_t>(row)]; };
+        visit_cells(slice, token_of, keys, result_, shard_.q.tokens(), [&](int row, int column) {
+          int& cell = view.cells[result_.cell(row, column)];
           if (cell == 0) cell = rank.attends;
         });
       }
@@ -223,6 +243,14 @@ class Simulator {
 
 Simulation simulate(const Problem& problem, const Shard& shard, const std::vector<Program>& programs,
                     const Machine& machine, int cells) {
+  double buffer_rows = 0;
+  for (const Program& program : programs) {
+    for (const Buffer& buffer : program.buffers) buffer_rows += static_cast<double>(buffer.rows);
+  }
+  if (buffer_rows > kMostBufferRows) {
+    fail(ErrorKind::unsupported, "a picture follows every token, here {} rows of buffers; allowed: {}",
+         count_text(buffer_rows), count_text(kMostBufferRows));
+  }
   Simulation result;
   result.rows = static_cast<int>(std::min<std::int64_t>(cells, shard.q.tokens()));
   result.columns = static_cast<int>(std::min<std::int64_t>(cells, shard.k.tokens()));
@@ -237,14 +265,12 @@ Simulation simulate(const Problem& problem, const Shard& shard, const std::vecto
 
 std::vector<int> mask_cells(const Problem& problem, const Simulation& axes) {
   std::vector<int> cells(static_cast<std::size_t>(axes.rows) * static_cast<std::size_t>(axes.columns), 0);
-  Tokens q(static_cast<std::size_t>(problem.s_q)), k(static_cast<std::size_t>(problem.s_k));
-  std::iota(q.begin(), q.end(), 0);
-  std::iota(k.begin(), k.end(), 0);
-  const auto keys = cell_runs(k, problem.s_k, axes.columns);
+  const auto keys = whole_axis(problem.s_k, axes.columns);
   for (const Slice& slice : mask_slices(problem)) {
     if (slice.batch != axes.batch) continue;
-    visit_cells(slice, q, keys, axes, problem.s_q,
-                [&](int row, int column) { cells[static_cast<std::size_t>(row * axes.columns + column)] = 1; });
+    visit_cells(
+        slice, [](std::int64_t row) { return row; }, keys, axes, problem.s_q,
+        [&](int row, int column) { cells[axes.cell(row, column)] = 1; });
   }
   return cells;
 }

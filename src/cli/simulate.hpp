@@ -2,6 +2,7 @@
 // It shows who computes which (query, key) pairs, when, and what travels meanwhile.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,10 +34,15 @@ struct Simulation {
   std::int64_t batch = 0;     ///< the batch entry that the cells show
   double seconds = 0;
   std::vector<RankView> ranks;
+
+  /// Where a cell is in RankView::cells and in mask_cells.
+  [[nodiscard]] std::size_t cell(int row, int column) const {
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(columns) + static_cast<std::size_t>(column);
+  }
 };
 
 /// Runs the programs of all ranks of one direction, by rank. At most `cells` cells an axis. @throws Error internal
-/// where the programs wait for each other
+/// where the programs wait for each other, unsupported where there are too many tokens to follow each
 [[nodiscard]] Simulation simulate(const Problem& problem, const Shard& shard, const std::vector<Program>& programs,
                                   const Machine& machine, int cells);
 
@@ -45,7 +51,8 @@ struct Simulation {
 
 /// Cell of a token on an axis of `cells` cells.
 [[nodiscard]] inline int cell_of(std::int64_t token, std::int64_t tokens, int cells) {
-  return static_cast<int>(static_cast<double>(token) * cells / static_cast<double>(tokens));
+  __extension__ using Wide = __int128;  // beyond 2^53 a double would round the last token up, out of the axis
+  return static_cast<int>(Wide{token} * cells / tokens);
 }
 
 }  // namespace rotunda::cli

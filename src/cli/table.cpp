@@ -58,6 +58,10 @@ std::string grouped(std::int64_t value) {
   return digits;
 }
 
+std::string count_text(double count) {
+  return count < 0x1p53 ? grouped(static_cast<std::int64_t>(count)) : fmt::format("{:.3e}", count);
+}
+
 std::string flops_text(double flops) {
   constexpr std::array prefixes{"", "k", "M", "G", "T", "P", "E"};
   std::size_t prefix = 0;

@@ -25,6 +25,8 @@ class Table {
 [[nodiscard]] std::string figure(double value);
 /// "1,048,576"
 [[nodiscard]] std::string grouped(std::int64_t value);
+/// A count of any size: grouped where it is exact, else four digits and an exponent.
+[[nodiscard]] std::string count_text(double count);
 /// FLOPs with a prefix: "1.23 G"
 [[nodiscard]] std::string flops_text(double flops);
 

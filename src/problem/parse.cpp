@@ -79,26 +79,37 @@ std::string key_list() {
   return list;
 }
 
-[[noreturn]] void reject_unknown(const Entry& entry) {
-  const std::string given = printable(entry.key) + "=" + shown(entry.value);
-  const std::string_view closest = closest_key(entry.key);
-  if (!closest.empty()) fail(ErrorKind::bad_input, "problem: {}: unknown key, did you mean {}?", given, closest);
-  fail(ErrorKind::bad_input, "problem: {}: unknown key, the keys are {}", given, key_list());
+// Adds to a list of sentences.
+void append(std::string& list, const std::string& sentence) {
+  list += (list.empty() ? "" : "; ") + sentence;
 }
 
-// Every key is known and given once; then every refusal at once.
+std::string unknown_key(const Entry& entry) {
+  const std::string given = printable(entry.key) + "=" + shown(entry.value);
+  const std::string_view closest = closest_key(entry.key);
+  if (!closest.empty()) return fmt::format("{}: unknown key, did you mean {}?", given, closest);
+  return fmt::format("{}: unknown key, the keys are {}", given, key_list());
+}
+
+// Every key is known and given once, and none is refused; all that is wrong with names is told at once.
 void check_names(const std::vector<Entry>& entries) {
-  std::string refusals;
+  std::string refusals, unknown;
   std::vector<std::string_view> seen;
   for (const Entry& entry : entries) {
     const std::string_view reason = refused(entry.key, entry.value);
-    if (reason.empty() && find_key(entry.key) == nullptr) reject_unknown(entry);
     if (std::find(seen.begin(), seen.end(), entry.key) != seen.end()) {
       reject(entry.key, shown(entry.value), "the key is given twice");
     }
     seen.push_back(entry.key);
-    if (reason.empty()) continue;
-    refusals += fmt::format("{}{}={}: {}", refusals.empty() ? "" : "; ", entry.key, shown(entry.value), reason);
+    if (!reason.empty()) {
+      append(refusals, fmt::format("{}={}: {}", entry.key, shown(entry.value), reason));
+    } else if (find_key(entry.key) == nullptr) {
+      append(unknown, unknown_key(entry));
+    }
+  }
+  if (!unknown.empty()) {
+    if (!refusals.empty()) append(unknown, "and not supported: " + refusals);
+    fail(ErrorKind::bad_input, "problem: {}", unknown);
   }
   if (!refusals.empty()) fail(ErrorKind::unsupported, "problem: not supported: {}", refusals);
 }
@@ -160,6 +171,11 @@ Problem parse_problem(std::string_view text) {
   text = without_leading_blanks(text);
   if (text.empty())
     fail(ErrorKind::bad_input, "problem: the text is empty, it needs at least s_q (or cu_q), h_q and d");
+  if (text.starts_with('[')) {
+    fail(ErrorKind::bad_input,
+         "problem: {}: the JSON is an array, allowed is an object such as {{\"s_q\": 1024, \"h_q\": 8, \"d\": 64}}",
+         printable(text));
+  }
   const std::vector<Entry> entries = text.starts_with('{') ? json_entries(text) : text_entries(text);
   check_names(entries);
   Draft draft;

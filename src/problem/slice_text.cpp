@@ -63,6 +63,9 @@ Slice read_slice(const Value& value, std::size_t index) {
 std::string read_file(const std::string& path) {
   constexpr std::uintmax_t kMaxBytes = std::uintmax_t{1} << 28;  // 256 MiB, over a million slices
   std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    fail(ErrorKind::bad_input, "problem: slices=@{}: that is a folder, allowed is a file", printable(path));
+  }
   if (!std::filesystem::is_regular_file(path, error)) {
     fail(ErrorKind::bad_input, "problem: slices=@{}: there is no such file", printable(path));
   }

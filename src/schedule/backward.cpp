@@ -322,6 +322,14 @@ class BackwardBuilder {
     }
   }
 
+  /// Where the gradients of a segment land: their place in the result, or rows from `row` on to be summed from there.
+  Region landing_of(const Gradient& gradient, const Segment& segment, std::int64_t row, HeadRange heads) {
+    if (whole_) return narrow_heads(narrow_rows(gradient.sum, segment.owner_row, segment.len), heads);
+    const Region landing = narrow_heads(narrow_rows(gradient.part, row, segment.len), 0, heads.count);
+    sums_.push_back(sum_of(gradient, landing, segment.owner_row, heads));
+    return landing;
+  }
+
   void receive_key_gradients(std::size_t i, Transfers& transfers) {
     Region arrived_dk, arrived_dv;
     if (!whole_ && rows_arriving(i) > 0) {
@@ -334,14 +342,7 @@ class BackwardBuilder {
       const Item& item = b_.items(worker)[i];
       for (const Segment& segment : b_.rows_for(worker, item).list) {
         for (const Gradient& gradient : {Gradient{arrived_dk, dk_, dk_low_}, Gradient{arrived_dv, dv_, dv_low_}}) {
-          if (whole_) {
-            const Region own = narrow_rows(gradient.sum, segment.owner_row, segment.len);
-            transfers.receives.push_back({worker, narrow_heads(own, item.kv)});
-            continue;
-          }
-          const Region landing = narrow_heads(narrow_rows(gradient.part, row, segment.len), 0, item.kv.count);
-          transfers.receives.push_back({worker, landing});
-          sums_.push_back(sum_of(gradient, landing, segment.owner_row, item.kv));
+          transfers.receives.push_back({worker, landing_of(gradient, segment, row, item.kv)});
         }
         row += segment.len;
       }

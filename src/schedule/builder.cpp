@@ -11,6 +11,7 @@ constexpr std::int64_t kWorkspaceAlignment = 256;  // what GPU tensor copies and
 /// All query rows of a team's members, in the order in which they can be searched.
 Segments team_queries(const TokenMap& map, const std::vector<int>& members) {
   std::vector<std::vector<RowRange>> all;
+  all.reserve(members.size());
   for (const int member : members) all.push_back({{0, map.rows(member)}});
   return gathered_segments(map, members, all);
 }
@@ -69,6 +70,7 @@ Builder::Builder(const Problem& problem, const Shard& shard, const ScheduleOptio
     q_segments_ = local_segments(shard.q, rank);
   } else {
     std::vector<std::vector<RowRange>> rows;
+    rows.reserve(members.size());
     for (const int member : members) rows.push_back(seeing_query_rows(slices_, shard.q, member));
     q_segments_ = gathered_segments(shard.q, members, rows);
   }
@@ -78,6 +80,15 @@ std::vector<Stage> Builder::stages() const {
   std::vector<Stage> result;
   for (const Item& item : items(rank())) {
     Stage stage{item, team_.own_keys_in_place() && item.stage == 0, {}, {}, false, false, false};
+    // What is seen depends on no head: the same stage of the group before has it.
+    const auto a_group = static_cast<std::size_t>(team_.stages());
+    if (item.group > 0 && item.q.count > 0 && result[result.size() - a_group].item.q.count > 0) {
+      const Stage& same = result[result.size() - a_group];
+      stage.keys = same.keys;
+      stage.slices = same.slices;
+      result.push_back(std::move(stage));
+      continue;
+    }
     if (stage.in_place) {
       stage.keys = local_segments(shard_.k, rank());
     } else if (item.q.count > 0) {
@@ -246,15 +257,20 @@ void Builder::move_queries(std::size_t index, const std::vector<QueryTensor>& te
         (gathers ? transfers.receives : transfers.sends).push_back({segment.owner, gathered});
         continue;
       }
-      const Region user = narrow_rows(tensor.user, segment.owner_row, segment.len);
-      for (const int member : team_.members(rank())) {
-        const Region part = narrow_heads(user, items(member)[index].q);
-        if (member != rank()) {
-          (gathers ? transfers.sends : transfers.receives).push_back({member, part});
-        } else if (part.heads > 0) {
-          add(gathers ? Convert{part, gathered} : Convert{gathered, part});
-        }
-      }
+      move_own_queries(index, {narrow_rows(tensor.user, segment.owner_row, segment.len), gathered}, direction,
+                       transfers);
+    }
+  }
+}
+
+void Builder::move_own_queries(std::size_t index, const QueryTensor& rows, Direction direction, Transfers& transfers) {
+  const bool gathers = direction == Direction::to_gathered;
+  for (const int member : team_.members(rank())) {
+    const Region part = narrow_heads(rows.user, items(member)[index].q);
+    if (member != rank()) {
+      (gathers ? transfers.sends : transfers.receives).push_back({member, part});
+    } else if (part.heads > 0) {
+      add(gathers ? Convert{part, rows.gathered} : Convert{rows.gathered, part});
     }
   }
 }

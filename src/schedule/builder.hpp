@@ -86,6 +86,8 @@ class Builder {
 
  private:
   int add_buffer(Buffer buffer);
+  /// move_queries for rows that this rank owns: to and from all members.
+  void move_own_queries(std::size_t index, const QueryTensor& rows, Direction direction, Transfers& transfers);
 
   const Problem& problem_;
   const Shard& shard_;

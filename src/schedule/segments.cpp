@@ -79,10 +79,16 @@ bool continues_in_queries(const Slice& a, const Slice& b) {
          a.right == b.right && a.q_begin + a.q_len == b.q_begin && a.q_pos + a.q_len == b.q_pos;
 }
 
+/// Long lists mostly come in order.
+template <class Less>
+void sort_if_needed(std::vector<Slice>& list, Less&& less) {
+  if (!std::is_sorted(list.begin(), list.end(), less)) std::sort(list.begin(), list.end(), less);
+}
+
 /// Joins neighbours in key order, then in query order.
 std::vector<Slice> joined(std::vector<Slice> slices) {
   const auto join = [](std::vector<Slice>& list, auto order, auto continues, auto grow) {
-    std::sort(list.begin(), list.end(), [&](const Slice& a, const Slice& b) { return order(a) < order(b); });
+    sort_if_needed(list, [&](const Slice& a, const Slice& b) { return order(a) < order(b); });
     std::vector<Slice> result;
     for (const Slice& slice : list) {
       if (!result.empty() && continues(result.back(), slice)) {
@@ -100,6 +106,150 @@ std::vector<Slice> joined(std::vector<Slice> slices) {
       slices, [](const Slice& s) { return std::tuple(s.batch, s.k_begin, s.k_len, s.q_begin, s.k_pos, s.left); },
       continues_in_queries, [](Slice& a, const Slice& b) { a.q_len += b.q_len; });
   return slices;
+}
+
+/// Stretches of consecutive rows with consecutive tokens, whoever owns them: to a mask each is one (stride 1).
+std::vector<Segment> runs_of(const Segments& segments) {
+  std::vector<Segment> runs;
+  for (const Segment& segment : segments.list) {
+    if (!runs.empty() && runs.back().token + runs.back().len == segment.token &&
+        runs.back().row + runs.back().len == segment.row) {
+      runs.back().len += segment.len;
+    } else {
+      runs.push_back(segment);
+    }
+  }
+  return runs;
+}
+
+/// Finds runs by token (stride 1). Masks are looked at in ascending order, so the answer is mostly the one before or
+/// its neighbour; else it takes a binary search.
+class RunSearch {
+ public:
+  explicit RunSearch(const std::vector<Segment>& runs) : runs_(runs) {}
+
+  /// Index of the first run that ends after `token`.
+  std::size_t ending_after(std::int64_t token) {
+    if (is_answer(at_, token)) return at_;
+    if (at_ < runs_.size() && is_answer(at_ + 1, token)) return ++at_;
+    const auto run = std::partition_point(runs_.begin(), runs_.end(),
+                                          [&](const Segment& each) { return each.token + each.len <= token; });
+    return at_ = static_cast<std::size_t>(run - runs_.begin());
+  }
+  /// The first row whose token is `token` or a later one.
+  std::int64_t row_from(std::int64_t token) {
+    const std::size_t run = ending_after(token);
+    if (run == runs_.size()) return runs_.empty() ? 0 : runs_.back().row + runs_.back().len;
+    return runs_[run].row + std::max<std::int64_t>(0, token - runs_[run].token);
+  }
+  [[nodiscard]] const std::vector<Segment>& runs() const { return runs_; }
+
+ private:
+  [[nodiscard]] bool ends_after(std::size_t run, std::int64_t token) const {
+    return run == runs_.size() || runs_[run].token + runs_[run].len > token;
+  }
+  [[nodiscard]] bool is_answer(std::size_t run, std::int64_t token) const {
+    return ends_after(run, token) && (run == 0 || !ends_after(run - 1, token));
+  }
+
+  const std::vector<Segment>& runs_;
+  std::size_t at_ = 0;
+};
+
+/// Tokens [begin, end), counted from a slice's first.
+struct TokenRange {
+  std::int64_t begin = 0, end = 0;
+};
+
+/// Calls body(run, its tokens counted from `begin`) for the runs with tokens in [begin, begin + len).
+template <class Body>
+void for_run_parts(std::int64_t begin, std::int64_t len, RunSearch& search, Body&& body) {
+  const std::vector<Segment>& runs = search.runs();
+  auto run = runs.begin() + static_cast<std::ptrdiff_t>(search.ending_after(begin));
+  for (; run != runs.end() && run->token < begin + len; ++run) {
+    body(*run, TokenRange{std::max<std::int64_t>(0, run->token - begin), std::min(len, run->token + run->len - begin)});
+  }
+}
+
+/// Keys of a slice that some of its query rows see; the band is the slice's.
+TokenRange seen_by(const Slice& slice, const Band& visible, TokenRange rows) {
+  if (visible.low > visible.high) return {0, 0};
+  return {std::max<std::int64_t>(0, rows.begin + visible.low), std::min(slice.k_len, rows.end + visible.high)};
+}
+
+/// Keys of a slice that all of its query rows see.
+TokenRange seen_by_all(const Slice& slice, const Band& visible, TokenRange rows) {
+  return {std::max<std::int64_t>(0, rows.end - 1 + visible.low), std::min(slice.k_len, rows.begin + visible.high + 1)};
+}
+
+/// The pieces of one run of queries: where several runs of keys in a row are seen by all, they are one slice without a
+/// band, so that shards of many small runs give a slice or two a run and not one for every pair of runs.
+void add_row_pieces(const Slice& slice, const Segment& q_run, TokenRange rows, RunSearch& k_search,
+                    std::vector<Slice>& pieces) {
+  const std::vector<Segment>& k_runs = k_search.runs();
+  const Band visible = band(slice);
+  const TokenRange seen = seen_by(slice, visible, rows);
+  const TokenRange whole = seen_by_all(slice, visible, rows);
+  const Overlap q_part{slice.q_begin + rows.begin - q_run.token, rows.end - rows.begin};
+  const auto key = [&](std::int64_t token) { return token - slice.k_begin; };
+  auto run = k_runs.begin() + static_cast<std::ptrdiff_t>(k_search.ending_after(slice.k_begin + seen.begin));
+  while (run != k_runs.end() && key(run->token) < seen.end) {
+    const auto past =
+        key(run->token) < whole.begin ? run : std::partition_point(run, k_runs.end(), [&](const Segment& each) {
+          return key(each.token + each.len) <= whole.end;
+        });
+    if (past - run >= 2) {
+      Slice piece;
+      piece.batch = slice.batch;
+      piece.q_begin = piece.q_pos = q_run.row + q_part.first;
+      piece.q_len = q_part.count;
+      piece.k_begin = piece.k_pos = run->row;
+      piece.k_len = (past - 1)->row + (past - 1)->len - run->row;
+      pieces.push_back(piece);
+      run = past;
+      continue;
+    }
+    const std::int64_t first = std::max<std::int64_t>(0, key(run->token));
+    const std::int64_t end = std::min(slice.k_len, key(run->token + run->len));
+    const Overlap k_part{slice.k_begin + first - run->token, end - first};
+    const Slice piece = local_slice(slice, q_run, q_part, *run, k_part, 1);
+    if (!is_empty(piece)) pieces.push_back(piece);
+    ++run;
+  }
+}
+
+void add_pieces(std::span<const Slice> slices, const std::vector<Segment>& q_runs, const std::vector<Segment>& k_runs,
+                std::vector<Slice>& pieces) {
+  RunSearch q_search(q_runs), k_search(k_runs);
+  for (const Slice& slice : slices) {
+    for_run_parts(slice.q_begin, slice.q_len, q_search,
+                  [&](const Segment& q_run, TokenRange rows) { add_row_pieces(slice, q_run, rows, k_search, pieces); });
+  }
+}
+
+/// Strided runs overlap in tokens, and there is one a rank: every pair of them is looked at.
+void add_strided_pieces(std::span<const Slice> slices, const Segments& q, const Segments& k,
+                        std::vector<Slice>& pieces) {
+  for (const Slice& slice : slices) {
+    for_overlaps(q, slice.q_begin, slice.q_begin + slice.q_len, [&](const Segment& q_segment, Overlap rows) {
+      for_overlaps(k, slice.k_begin, slice.k_begin + slice.k_len, [&](const Segment& k_segment, Overlap columns) {
+        const Slice piece = local_slice(slice, q_segment, rows, k_segment, columns, q.stride);
+        if (!is_empty(piece)) pieces.push_back(piece);
+      });
+    });
+  }
+}
+
+/// Adds a range, joined to the last one where they meet.
+void append_range(std::vector<RowRange>& ranges, RowRange range) {
+  if (!ranges.empty()) {
+    RowRange& last = ranges.back();
+    if (range.begin >= last.begin && range.begin <= last.begin + last.len) {
+      last.len = std::max(last.len, range.begin + range.len - last.begin);
+      return;
+    }
+  }
+  ranges.push_back(range);
 }
 
 }  // namespace
@@ -144,17 +294,16 @@ Segments gathered_segments(const TokenMap& map, std::span<const int> owners,
 
 std::vector<Slice> intersect(std::span<const Slice> slices, const Segments& q, const Segments& k) {
   std::vector<Slice> pieces;
-  for (const Slice& slice : slices) {
-    for_overlaps(q, slice.q_begin, slice.q_begin + slice.q_len, [&](const Segment& q_segment, Overlap rows) {
-      for_overlaps(k, slice.k_begin, slice.k_begin + slice.k_len, [&](const Segment& k_segment, Overlap columns) {
-        const Slice piece = local_slice(slice, q_segment, rows, k_segment, columns, q.stride);
-        if (!is_empty(piece)) pieces.push_back(piece);
-      });
-    });
+  if (q.stride == 1) {
+    const auto q_runs = runs_of(q);
+    const auto k_runs = runs_of(k);
+    add_pieces(slices, q_runs, k_runs, pieces);
+  } else {
+    add_strided_pieces(slices, q, k, pieces);
   }
   std::vector<Slice> result = joined(std::move(pieces));
   for (Slice& slice : result) slice = trim(slice);
-  std::sort(result.begin(), result.end(), [](const Slice& a, const Slice& b) {
+  sort_if_needed(result, [](const Slice& a, const Slice& b) {
     return std::tuple(a.batch, a.q_begin, a.k_begin) < std::tuple(b.batch, b.q_begin, b.k_begin);
   });
   return result;
@@ -162,9 +311,25 @@ std::vector<Slice> intersect(std::span<const Slice> slices, const Segments& q, c
 
 std::vector<RowRange> visible_key_rows(std::span<const Slice> slices, const Segments& q, const TokenMap& k_map,
                                        int owner) {
+  const Segments keys = local_segments(k_map, owner);
   std::vector<RowRange> ranges;
-  for (const Slice& slice : intersect(slices, q, local_segments(k_map, owner))) {
-    ranges.push_back({slice.k_begin, slice.k_len});
+  if (q.stride != 1) {
+    for (const Slice& slice : intersect(slices, q, keys)) ranges.push_back({slice.k_begin, slice.k_len});
+    return merged(std::move(ranges));
+  }
+  const auto q_runs = runs_of(q);
+  RunSearch q_search(q_runs), k_search(keys.list);
+  for (const Slice& slice : slices) {
+    if (k_search.row_from(slice.k_begin) == k_search.row_from(slice.k_begin + slice.k_len)) continue;
+    const Band visible = band(slice);
+    for_run_parts(slice.q_begin, slice.q_len, q_search, [&](const Segment&, TokenRange rows) {
+      const TokenRange seen = seen_by(slice, visible, rows);
+      if (seen.begin >= seen.end) return;
+      // Tokens in a row lie in rows in a row: what is between them on other ranks takes none here.
+      const std::int64_t first = k_search.row_from(slice.k_begin + seen.begin);
+      const std::int64_t end = k_search.row_from(slice.k_begin + seen.end);
+      if (first < end) append_range(ranges, {first, end - first});
+    });
   }
   return merged(std::move(ranges));
 }

@@ -19,7 +19,7 @@ struct Segment {
   std::int64_t owner_row = 0;
 };
 
-/// A buffer's segments, ascending in row. With stride 1 they ascend in token too.
+/// A buffer's segments, ascending in row without a gap. With stride 1 they ascend in token too.
 struct Segments {
   std::int64_t stride = 1;
   std::vector<Segment> list;
@@ -40,7 +40,8 @@ struct RowRange {
                                          std::span<const std::vector<RowRange>> rows);
 
 /// The slices between a query buffer and a key buffer, in their rows: cut at segment borders, joined again where both
-/// sides go on, trimmed, none empty. `slices` are in tokens (mask_slices); both buffers have one stride.
+/// sides go on, trimmed, none empty. `slices` are in tokens (mask_slices); both buffers have one stride. With stride 1
+/// it takes O(slices·log + pieces), and a run of query tokens has a piece a slice for all the keys that it sees whole.
 /// With stride S, token distance Δ + S·(j - i) lies in a band iff j - i lies in that band shifted by Δ and divided by
 /// S.
 [[nodiscard]] std::vector<Slice> intersect(std::span<const Slice> slices, const Segments& q, const Segments& k);

@@ -37,7 +37,9 @@ inline std::vector<std::filesystem::path> files_below(const std::string& folder 
     for (const auto& entry : std::filesystem::recursive_directory_iterator(source_dir() / root)) add(entry.path());
   }
   if (folder.empty())
-    for (const auto& entry : std::filesystem::directory_iterator(source_dir())) add(entry.path());
+    for (const auto& entry : std::filesystem::directory_iterator(source_dir())) {
+      if (entry.path().filename() != ".git") add(entry.path());  // a file, with a path in it, in a worktree
+    }
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -74,12 +74,26 @@ expect 0 "passed" verify --in "$data/minilm_packed.safetensors" --ranks 3 --json
 expect 0 "passed" verify --problem "$small" --json r.json
 [[ $(grep -c '"err_ratio"' r.json) == 2 ]] || fail "--json did not append"
 
+expect 0 "1 of 1 runs" demo --in "$data/minilm_packed.safetensors" --ranks 3 --schedule p2p --shard contiguous --svg d.svg
+grep -q "3 ranks of" out.txt || fail "demo --ranks 3 ran on others: $(cat out.txt)"
+grep -qE "^p2p +p2p +contiguous" out.txt || fail "demo --schedule, --shard: $(cat out.txt)"
+expect 0 "4 of 4 runs" demo --in "$data/minilm_packed.safetensors" --backward-schedule a2a_p2p --inner 2
+expect 2 "inner=2 is for schedule a2a_p2p" demo --in "$data/minilm_packed.safetensors" --schedule p2p --inner 2
 expect 0 "who holds which tokens" explain --problem "$small" --ranks 2 --schedule p2p --svg e.svg
+expect 0 "pairs a head" explain --problem "s_q=1000000000000 h_q=8 d=128 mask=causal" --ranks 4
+expect 3 "a picture follows every token" explain --problem "s_q=1000000000000 h_q=8 d=128" --svg big.svg
+expect 2 "that is a folder" plan --problem "slices=@. s_q=4 h_q=2 d=8"
 grep -q "</svg>" e.svg || fail "no picture"
 expect 0 "balance" plan --problem "$small" --json p.json
 expect 0 "predicted for machine h200_nvlink" plan --problem "$small" --cluster h200_nvlink --ranks 4
 expect 2 "--cluster is 'moon'" plan --problem "$small" --cluster moon
 expect 0 "reference" info
+ROTUNDA_LOG=loud "$rotunda" info > out.txt 2> err.txt || fail "a bad ROTUNDA_LOG stops the program"
+grep -qF "warning: ROTUNDA_LOG is 'loud', allowed are error, warn, info, debug" err.txt || fail "ROTUNDA_LOG=loud is silent"
+[[ $(wc -l < err.txt) == 1 ]] || fail "ROTUNDA_LOG=loud is told more than once: $(cat err.txt)"
+ROTUNDA_DISABLE=cudnn,nosuch "$rotunda" verify --problem "$small" > out.txt 2> err.txt || fail "a bad ROTUNDA_DISABLE"
+grep -qF "warning: ROTUNDA_DISABLE names 'nosuch', allowed are cpu, " err.txt || fail "ROTUNDA_DISABLE=nosuch is silent"
+[[ $(wc -l < err.txt) == 1 ]] || fail "ROTUNDA_DISABLE=nosuch is told more than once: $(cat err.txt)"
 ROTUNDA_DISABLE=cpu expect 3 "ROTUNDA_DISABLE" verify --problem "$small"
 expect 0 "ideal's time / ours" bench --problem "s_q=64 h_q=2 d=16 mask=causal grad=1" --ranks 2 --baseline ideal --json b.json
 grep -q '"ideal"' b.json || fail "no baseline in the record"

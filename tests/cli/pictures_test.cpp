@@ -3,6 +3,7 @@
 #include "cli/drawing.hpp"
 #include "cli/picture.hpp"
 #include "cli/simulate.hpp"
+#include "support/error_test.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -30,6 +31,28 @@ TEST(Picture, ShowsTheMask) {
   const Problem problem = parse_problem("s_q=4 h_q=2 d=8 mask=causal");
   const std::string text = mask_picture(problem, make_shard(problem, ShardKind::contiguous, 2));
   EXPECT_NE(text.find("  0...\n  00..\n  111.\n  1111\n"), std::string::npos) << text;
+}
+
+TEST(Picture, TakesNoTimeOrMemoryATokenHowManySoever) {
+  for (const char* text :
+       {"s_q=1000000000000 h_q=2 d=8 mask=causal", "s_q=4000000000000000000 h_q=1 d=1 mask=causal"}) {
+    const Problem problem = parse_problem(text);
+    for (const ShardKind kind : {ShardKind::dual_chunk, ShardKind::striped}) {
+      const Shard shard = make_shard(problem, kind, 2);
+      const bool mixed = kind == ShardKind::striped;  // every cell holds both ranks' tokens
+      EXPECT_NE(shard_picture(problem, shard).find(mixed ? "****************" : "0000000000000000111111"),
+                std::string::npos);
+      EXPECT_NE(mask_picture(problem, shard).find(mixed ? "  ***..." : "  000..."), std::string::npos)
+          << mask_picture(problem, shard);
+    }
+  }
+}
+
+TEST(Simulation, RefusesMoreTokensThanItCanFollow) {
+  const Problem problem = parse_problem("s_q=1000000000000 h_q=2 d=8 mask=causal");
+  const Shard shard = make_shard(problem, ShardKind::contiguous, 2);
+  const auto all = programs(problem, shard, ScheduleKind::p2p, false);
+  EXPECT_ERROR((void)simulate(problem, shard, all, Machine{}, 64), ErrorKind::unsupported, "allowed: 134,217,728");
 }
 
 TEST(Picture, NoTokensIsNoPicture) {

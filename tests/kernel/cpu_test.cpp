@@ -134,6 +134,7 @@ struct Case {
 
   [[nodiscard]] HostBuffer workspace(int threads, bool backward) const {
     Problem problem;
+    problem.dtype = shape.dtype;
     problem.d = shape.d;
     problem.d_v = shape.d_v;
     return HostBuffer(cpu_kernel().workspace_bytes(problem, whole_call(problem, {}, backward, threads)));
@@ -298,6 +299,19 @@ TEST(CpuKernel, HeadDims) {
     c.run(2);
     expect_exact(c);
   }
+}
+
+TEST(CpuKernel, ScoresOfFloatsKeepWhatCancels) {
+  // q·k = 10000 x - 10000 x + …: a sum in fp32 would be off by 3e-4, a hundred times what expect_exact allows.
+  Case c(shape_of(70, 101, 16, 16, kInfinity, 31));
+  c.q.each([&](auto b, auto row, auto h, auto i) {
+    if (i < 2) c.q.set(b, row, h, i, 10000);
+  });
+  c.k.each([&](auto b, auto row, auto h, auto i) {
+    if (i == 1) c.k.set(b, row, h, 1, -static_cast<float>(c.k.get(b, row, h, 0)));
+  });
+  c.run();
+  expect_exact(c);
 }
 
 TEST(CpuKernel, SmallAndEmptySizes) {

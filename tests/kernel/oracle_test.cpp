@@ -7,8 +7,10 @@
 #include <atomic>
 #include <cmath>
 
+#include "kernel/oracle/runs.hpp"
 #include "kernel/reference/reference_kernel.hpp"
 #include "kernel_driver.hpp"
+#include "support/random_problem.hpp"
 
 namespace rotunda {
 namespace {
@@ -214,6 +216,26 @@ TEST(Oracle, IsTheSameForAnyThreadsAndTellsItsProgress) {
   for (const auto field : {&Answers::out, &Answers::lse, &Answers::dq, &Answers::dk, &Answers::dv}) {
     EXPECT_EQ(one.exact.*field, three.exact.*field);
     EXPECT_EQ(one.naive.*field, three.naive.*field);
+  }
+}
+
+TEST(SliceIndex, FindsWhatALookAtAllFinds) {
+  using oracle_detail::Range;
+  testing::Random random(5);
+  std::vector<Slice> slices;
+  for (int i = 0; i < 200; ++i) {
+    slices.push_back({0, random.between(0, 90), random.between(0, 9), random.between(0, 90), random.between(0, 9)});
+  }
+  const oracle_detail::SliceIndex index(slices);
+  for (int i = 0; i < 500; ++i) {
+    const std::int64_t row = random.between(0, 100), key = random.between(0, 100);
+    const Range rows{row, row + random.between(0, 20)}, keys{key, key + random.between(0, 100)};
+    std::vector<Slice> wanted;
+    for (const Slice& slice : slices) {
+      const bool in_rows = slice.q_begin < rows.end && rows.begin < slice.q_begin + slice.q_len;
+      if (in_rows && slice.k_begin < keys.end && keys.begin < slice.k_begin + slice.k_len) wanted.push_back(slice);
+    }
+    EXPECT_EQ(index.meeting(rows, keys), wanted);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <thread>
+#include <tuple>
 
 #include "support/distributed.hpp"
 #include "support/random_problem.hpp"
@@ -13,34 +14,36 @@ namespace {
 
 class Determinism : public ::testing::TestWithParam<ScheduleKind> {};
 
-TEST_P(Determinism, TenRunsAtDifferentTimings) {
+/// On a kernel by name.
+class RepeatedRuns : public ::testing::TestWithParam<std::tuple<const char*, ScheduleKind>> {};
+
+TEST_P(RepeatedRuns, AtDifferentTimingsHaveTheSameBits) {
+  const auto& [kernel, schedule] = GetParam();
   const Problem problem = parse_problem(
       "dtype=bf16 layout=thd cu_q=0,50,131,200 used_q=50,70,60 h_q=6 h_kv=3 d=40 mask=causal sink=learnable "
       "max_logit=1 deterministic=1 grad=1");
-  for (const std::string kernel : {"cpu", "reference"}) {
-    for (const int ranks : {2, 3, 5}) {
-      ProblemTensors first(problem, {.seed = 3});
-      ProblemTensors again(problem, {.seed = 3});
-      DistributedOptions options;
-      options.ranks = ranks;
-      options.plan.schedule = GetParam();
-      options.plan.shard = ShardKind::balanced;
-      options.plan.kernel = kernel;
-      options.plan.threads = 1;
-      run_distributed(problem, options, first.views());
-      for (int repeat = 0; repeat < 10; ++repeat) {
-        Random random(static_cast<std::uint64_t>(repeat));
-        std::vector<std::int64_t> delays;
-        for (int rank = 0; rank < ranks; ++rank) delays.push_back(random.between(0, 3));
-        options.before = [&](Attention&, int rank) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(delays[static_cast<std::size_t>(rank)]));
-        };
-        options.plan.threads = 1 + repeat % 3;
-        options.gap = repeat % 2 == 0 ? 0 : 5;
-        again.poison_outputs();
-        run_distributed(problem, options, again.views());
-        ASSERT_EQ(differing_bits(first.views(), again.views()), "") << kernel << " ranks " << ranks;
-      }
+  for (const int ranks : {2, 3, 5}) {
+    ProblemTensors first(problem, {.seed = 3});
+    ProblemTensors again(problem, {.seed = 3});
+    DistributedOptions options;
+    options.ranks = ranks;
+    options.plan.schedule = schedule;
+    options.plan.shard = ShardKind::balanced;
+    options.plan.kernel = kernel;
+    options.plan.threads = 1;
+    run_distributed(problem, options, first.views());
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      Random random(static_cast<std::uint64_t>(repeat));
+      std::vector<std::int64_t> delays;
+      for (int rank = 0; rank < ranks; ++rank) delays.push_back(random.between(0, 3));
+      options.before = [&](Attention&, int rank) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(delays[static_cast<std::size_t>(rank)]));
+      };
+      options.plan.threads = 1 + repeat % 3;
+      options.gap = repeat % 2 == 0 ? 0 : 5;
+      again.poison_outputs();
+      run_distributed(problem, options, again.views());
+      ASSERT_EQ(differing_bits(first.views(), again.views()), "") << "ranks " << ranks;
     }
   }
 }
@@ -66,10 +69,20 @@ TEST_P(Determinism, EveryLayoutHasTheSameBits) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, Determinism,
-                         ::testing::Values(ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a,
-                                           ScheduleKind::a2a_p2p),
+constexpr ScheduleKind kSchedules[] = {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a,
+                                       ScheduleKind::a2a_p2p};
+
+INSTANTIATE_TEST_SUITE_P(Schedules, Determinism, ::testing::ValuesIn(kSchedules),
                          [](const auto& param_info) { return to_string(param_info.param); });
+
+std::string name_of(const ::testing::TestParamInfo<RepeatedRuns::ParamType>& param_info) {
+  return to_string(std::get<1>(param_info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, RepeatedRuns,
+                         ::testing::Combine(::testing::Values("cpu"), ::testing::ValuesIn(kSchedules)), name_of);
+INSTANTIATE_TEST_SUITE_P(LongReference, RepeatedRuns,
+                         ::testing::Combine(::testing::Values("reference"), ::testing::ValuesIn(kSchedules)), name_of);
 
 }  // namespace
 }  // namespace rotunda::testing

@@ -140,7 +140,7 @@ double rms_with_16_bit_partials(const Problem& problem, Tensors& views, int rank
   return rms_error(acc_view, want.exact.out);
 }
 
-TEST(Mutations, SixteenBitPartialsAtEightRanks) {
+TEST(Mutations, LongSixteenBitPartialsAtEightRanks) {
   const CaseFile c = read_case("P04_none");
   Problem problem = c.problem;
   problem.s_q = problem.s_k = 1024;

@@ -53,6 +53,25 @@ TEST(P2p, AWindowCostsTheHopsItCrosses) {
   }
 }
 
+TEST(Slices, GrowWithTheRunsOfAShardAndNotWithTheirPairs) {
+  // Chunks of one token: each of a rank's 4,000 query runs meets up to 16,000 key runs, all but one of them whole.
+  const Problem problem = parse_problem("s_q=16000 h_q=1 d=8 mask=causal");
+  const Shard shard = make_shard(problem, ShardKind::balanced, 4, 1);
+  ASSERT_GT(shard.q.runs(1).size(), 1000U);
+  for (const ScheduleKind kind : {ScheduleKind::p2p, ScheduleKind::all_gather}) {
+    const Program program = make_program(problem, shard, {kind, 0, 0}, 1, false);
+    double pairs = 0, wanted = 0;
+    for (const Step& step : program.steps) {
+      const auto* attend = std::get_if<Attend>(&step);
+      if (attend == nullptr) continue;
+      EXPECT_LE(attend->slices.size(), 2 * shard.q.runs(1).size()) << to_string(kind);
+      pairs += count_pairs(attend->slices);
+    }
+    for (const std::int64_t token : shard.q.tokens_of(1)) wanted += static_cast<double>(token) + 1;
+    EXPECT_EQ(pairs, wanted) << to_string(kind);
+  }
+}
+
 TEST(P2p, ZigzagSendsOnlyTheHalfThatIsSeen) {
   // Causal: lower ranks' late chunks are in the future of everything here, so only their early chunk is sent.
   const Program program =

@@ -11,6 +11,7 @@
 
 #include "kernel/cpu/micro_kernel-inl.h"
 #include "kernel/cpu/tiles-inl.h"
+#include "kernel/cpu/wide_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace rotunda::cpu::HWY_NAMESPACE {
@@ -61,7 +62,9 @@ class BackwardChunk {
   void load_key(int key) {
     if (s_.marks.bad_key[key] != kUnread) return;
     const RowPlace at{chunk_.batch, chunk_.keys.begin + key, unit_.kv};
-    const bool good_key = read_row(args_.k, at, s_.keys + static_cast<std::int64_t>(key) * sizes_.ld_k);
+    const std::int64_t place = static_cast<std::int64_t>(key) * sizes_.ld_k;
+    const bool good_key = read_row(args_.k, at, s_.keys + place);
+    if (sizes_.wide) widen_floats(s_.keys + place, sizes_.d, s_.wide.keys + place);
     const bool good_value = read_row(args_.v, at, s_.values + static_cast<std::int64_t>(key) * sizes_.ld_v);
     s_.marks.bad_key[key] = good_key ? 0 : 1;
     finite_keys_ = finite_keys_ && good_key && good_value;
@@ -91,6 +94,9 @@ class BackwardChunk {
       const std::int64_t q = static_cast<std::int64_t>(lane) * sizes_.ld_k;
       const std::int64_t g = static_cast<std::int64_t>(lane) * sizes_.ld_v;
       transpose({s_.queries + q, sizes_.ld_k}, kPanel, sizes_.d, s_.queries_t + q, kPanel);
+      if (sizes_.wide) {
+        widen_floats(s_.queries_t + q, static_cast<std::int64_t>(kPanel) * sizes_.d, s_.wide.queries + q);
+      }
       transpose({s_.grads + g, sizes_.ld_v}, kPanel, sizes_.d_v, s_.grads_t + g, kPanel);
     }
   }
@@ -107,6 +113,7 @@ class BackwardChunk {
       fill(grad, sizes_.ld_v, 0);
       s_.lse_high[lane] = infinity;
       s_.lse_low[lane] = s_.delta[lane] = 0;
+      if (sizes_.wide) s_.wide.lse[lane] = static_cast<double>(infinity);
       return;
     }
     const bool good_query = read_row(args_.q, at, query);
@@ -116,6 +123,7 @@ class BackwardChunk {
     finite_queries_ = finite_queries_ && good_query;
     finite_grads_ = finite_grads_ && good_grad;
     const double exponent = static_cast<double>(lse) * 1.4426950408889634;
+    if (sizes_.wide) s_.wide.lse[lane] = exponent;
     s_.lse_high[lane] = static_cast<float>(exponent);
     s_.lse_low[lane] = static_cast<float>(exponent - static_cast<double>(s_.lse_high[lane]));
     s_.delta[lane] = *args_.delta.at<float>(at.batch, at.row, at.head);
@@ -148,9 +156,15 @@ class BackwardChunk {
     clear_scores(keys.to, to_, lane);
     if (keys.from == keys.to) return;
     const std::int64_t count = keys.to - keys.from, offset = static_cast<std::int64_t>(keys.from) * s_.ld_s + lane;
-    multiply<Major::row>(count, sizes_.d, {s_.keys + static_cast<std::int64_t>(keys.from) * sizes_.ld_k, sizes_.ld_k},
-                         {s_.queries_t + static_cast<std::int64_t>(lane) * sizes_.ld_k, kPanel},
-                         {s_.probs + offset, s_.ld_s, Start::zero});
+    const std::int64_t first_key = static_cast<std::int64_t>(keys.from) * sizes_.ld_k;
+    const std::int64_t first_query = static_cast<std::int64_t>(lane) * sizes_.ld_k;
+    if (sizes_.wide) {
+      multiply_wide(count, sizes_.d, {s_.wide.keys + first_key, sizes_.ld_k}, s_.wide.queries + first_query,
+                    {s_.probs + offset, s_.ld_s, s_.wide.lse + lane, scale_.factor});
+    } else {
+      multiply<Major::row>(count, sizes_.d, {s_.keys + first_key, sizes_.ld_k}, {s_.queries_t + first_query, kPanel},
+                           {s_.probs + offset, s_.ld_s, Start::zero});
+    }
     multiply<Major::row>(count, sizes_.d_v,
                          {s_.values + static_cast<std::int64_t>(keys.from) * sizes_.ld_v, sizes_.ld_v},
                          {s_.grads_t + static_cast<std::int64_t>(lane) * sizes_.ld_v, kPanel},
@@ -173,7 +187,8 @@ class BackwardChunk {
     }
   }
 
-  /// P = 2^(score - lse) and dS = P∘(dP - delta), in place, for one vector of lanes.
+  /// P = 2^(score - lse), or 2^score where lse has been subtracted in float64, and dS = P∘(dP - delta), in place, for
+  /// one vector of lanes.
   template <bool kMasked>
   void differentiate(int lane, PanelKeys keys) {
     const Floats f;
@@ -184,8 +199,8 @@ class BackwardChunk {
     for (int key = keys.from; key < keys.to; ++key) {
       float* const prob = s_.probs + static_cast<std::int64_t>(key) * s_.ld_s + lane;
       float* const grad = s_.grad_scores + static_cast<std::int64_t>(key) * s_.ld_s + lane;
-      const Vec score = load_floats(prob);
-      const Vec x = hn::Add(hn::MulSub(score, high, lse_high), hn::MulSub(score, low, lse_low));
+      Vec x = load_floats(prob);
+      if (!sizes_.wide) x = hn::Add(hn::MulSub(x, high, lse_high), hn::MulSub(x, low, lse_low));
       Vec p = exp2_scaled(hn::Min(hn::Zero(f), x), hn::Set(f, 1.0F));  // P <= 1 whatever lse's rounding; a NaN stays
       Vec ds = hn::Mul(p, hn::Sub(load_floats(grad), delta));
       if constexpr (kMasked) {

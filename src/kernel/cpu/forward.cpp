@@ -13,6 +13,7 @@
 
 #include "kernel/cpu/micro_kernel-inl.h"
 #include "kernel/cpu/tiles-inl.h"
+#include "kernel/cpu/wide_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace rotunda::cpu::HWY_NAMESPACE {
@@ -58,6 +59,9 @@ class ForwardTile {
  private:
   [[nodiscard]] int lane0(int head, int panel) const { return (head * panels_ + panel) * kPanel; }
   [[nodiscard]] float* queries(int lane) const { return s_.queries + static_cast<std::int64_t>(lane) * sizes_.ld_k; }
+  [[nodiscard]] double* wide_queries(int lane) const {
+    return s_.wide.queries + static_cast<std::int64_t>(lane) * sizes_.ld_k;
+  }
   [[nodiscard]] float* acc(int lane) const { return s_.acc + static_cast<std::int64_t>(lane) * sizes_.ld_v; }
   [[nodiscard]] RowPlace place(int head, int row) const {
     return {tile_.batch, tile_.rows.begin + row, unit_.q_begin + head};
@@ -88,6 +92,7 @@ class ForwardTile {
     }
     finite_queries_ = finite_queries_ && finite;
     transpose({s_.rows, sizes_.ld_k}, kPanel, sizes_.d, queries(lane), kPanel);
+    if (sizes_.wide) widen_floats(queries(lane), static_cast<std::int64_t>(kPanel) * sizes_.d, wide_queries(lane));
     fill(s_.row_max + lane, kPanel, kNone);
     fill(s_.row_sum + lane, kPanel, 0);
     fill(s_.seen_max + lane, kPanel, kNone);
@@ -123,7 +128,9 @@ class ForwardTile {
     mark_lanes(slice, keys, tile_.rows, s_.marks.first + key_count_, s_.marks.last + key_count_);
     for (std::int64_t key = keys.begin; key < keys.end; ++key, ++key_count_) {
       const RowPlace at{tile_.batch, key, unit_.kv};
-      const bool good_key = read_row(args_.k, at, s_.keys + static_cast<std::int64_t>(key_count_) * sizes_.ld_k);
+      const std::int64_t place_in_tile = static_cast<std::int64_t>(key_count_) * sizes_.ld_k;
+      const bool good_key = read_row(args_.k, at, s_.keys + place_in_tile);
+      if (sizes_.wide) widen_floats(s_.keys + place_in_tile, sizes_.d, s_.wide.keys + place_in_tile);
       const bool good_value = read_row(args_.v, at, s_.values + static_cast<std::int64_t>(key_count_) * sizes_.ld_v);
       finite_keys_ = finite_keys_ && good_key;
       finite_values_ = finite_values_ && good_value;
@@ -142,9 +149,14 @@ class ForwardTile {
 
   void attend_panel(int head, int panel, PanelKeys keys) {
     const int lane = lane0(head, panel);
-    const float* const k = s_.keys + static_cast<std::int64_t>(keys.from) * sizes_.ld_k;
-    multiply<Major::row>(keys.to - keys.from, sizes_.d, {k, sizes_.ld_k}, {queries(lane), kPanel},
-                         {s_.scores, kPanel, Start::zero});
+    const std::int64_t first = static_cast<std::int64_t>(keys.from) * sizes_.ld_k;
+    if (sizes_.wide) {
+      multiply_wide(keys.to - keys.from, sizes_.d, {s_.wide.keys + first, sizes_.ld_k}, wide_queries(lane),
+                    {s_.scores, kPanel});
+    } else {
+      multiply<Major::row>(keys.to - keys.from, sizes_.d, {s_.keys + first, sizes_.ld_k}, {queries(lane), kPanel},
+                           {s_.scores, kPanel, Start::zero});
+    }
     HWY_ALIGN float rescale[kPanel];
     softmax_panel(lane, panel, keys, rescale);
     const Target out{acc(lane), kPanel, Start::scaled, rescale};

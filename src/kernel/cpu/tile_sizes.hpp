@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/memory.hpp"
+#include "rotunda/problem.hpp"
 
 namespace rotunda::cpu {
 
@@ -24,18 +25,25 @@ struct TileSizes {
   int keys = 0;   ///< keys of a tile, a multiple of the micro-kernel's 6 rows
   int lanes = 0;  ///< query rows of a tile, over all of its heads
   int ld_k = 0, ld_v = 0;
+  bool wide = false;  ///< scores are summed in float64: fp32 problems
 
   /// Forward: a tile of K and V takes about 100 KiB, Qᵀ and Oᵀ of all lanes at most 128 KiB up to d = 128: together
   /// half of a 512 KiB L2 cache. Longer heads take fewer keys and lanes.
-  [[nodiscard]] static TileSizes forward(int d, int d_v) { return choose(d, d_v, 128, 64); }
+  [[nodiscard]] static TileSizes forward(int d, int d_v, DType dtype) { return choose(d, d_v, dtype, 128, 64); }
   /// Backward: K, V, dK, dV of a chunk and Q, dO in both orders of a tile, each about 50 KiB at d = 128.
-  [[nodiscard]] static TileSizes backward(int d, int d_v) { return choose(d, d_v, 64, 32); }
+  [[nodiscard]] static TileSizes backward(int d, int d_v, DType dtype) { return choose(d, d_v, dtype, 64, 32); }
 
  private:
-  static TileSizes choose(int d, int d_v, int lanes, int lanes_of_long_heads) {
+  static TileSizes choose(int d, int d_v, DType dtype, int lanes, int lanes_of_long_heads) {
     const int longest = std::max({d, d_v, 1});
     const int keys = std::clamp(12288 / longest, 24, 192) / 6 * 6;
-    return {d, d_v, keys, longest <= 128 ? lanes : lanes_of_long_heads, leading_dim(d), leading_dim(d_v)};
+    return {d,
+            d_v,
+            keys,
+            longest <= 128 ? lanes : lanes_of_long_heads,
+            leading_dim(d),
+            leading_dim(d_v),
+            dtype == DType::fp32};
   }
 };
 
@@ -70,6 +78,20 @@ struct KeyMarks {
         bad_key(carver.take<std::uint8_t>(sizes.keys)) {}
 };
 
+/// K and Qᵀ once more where scores are summed in float64; else nothing.
+struct WideOperands {
+  double *keys = nullptr, *queries = nullptr;  ///< [key][ld_k] and panels [panel][d][lane]
+  double* lse = nullptr;                       ///< [lane], base 2 (backward)
+
+  WideOperands() = default;
+  WideOperands(const TileSizes& sizes, Carver& carver) {
+    if (!sizes.wide) return;
+    keys = carver.take<double>(static_cast<std::int64_t>(sizes.keys) * sizes.ld_k);
+    queries = carver.take<double>(static_cast<std::int64_t>(sizes.lanes) * sizes.ld_k);
+    lse = carver.take<double>(sizes.lanes);
+  }
+};
+
 /// One worker's scratch in forward. Panels are [dim][lane], so the lanes of a panel are contiguous.
 struct ForwardScratch {
   float *keys, *values;                 ///< [key][ld_k], [key][ld_v]
@@ -80,6 +102,7 @@ struct ForwardScratch {
   float *row_max, *row_sum, *seen_max;  ///< [lane]: running maximum of raw scores, sum, greatest of this call
   std::uint8_t* covered;                ///< [lane of a head]
   KeyMarks marks;
+  WideOperands wide;
 
   ForwardScratch(const TileSizes& sizes, Carver& carver)
       : keys(carver.take<float>(static_cast<std::int64_t>(sizes.keys) * sizes.ld_k)),
@@ -92,7 +115,8 @@ struct ForwardScratch {
         row_sum(carver.take<float>(sizes.lanes)),
         seen_max(carver.take<float>(sizes.lanes)),
         covered(carver.take<std::uint8_t>(sizes.lanes)),
-        marks(sizes, carver) {}
+        marks(sizes, carver),
+        wide(sizes, carver) {}
 };
 
 /// One worker's scratch in backward.
@@ -107,6 +131,7 @@ struct BackwardScratch {
   std::int32_t *from, *to;                     ///< [lane]: the keys that it sees
   std::uint8_t *alive, *bad_query, *bad_grad;  ///< [lane]
   KeyMarks marks;
+  WideOperands wide;
   int ld_s;
 
   BackwardScratch(const TileSizes& sizes, Carver& carver) : ld_s(sizes.lanes + 16) {
@@ -131,6 +156,7 @@ struct BackwardScratch {
     bad_query = carver.take<std::uint8_t>(lanes);
     bad_grad = carver.take<std::uint8_t>(lanes);
     marks = KeyMarks(sizes, carver);
+    wide = WideOperands(sizes, carver);
   }
 };
 

@@ -13,19 +13,20 @@
 
 namespace rotunda::cpu {
 
-/// scale·log2(e), which turns scores into exponents of 2, in two parts: a float alone would be off by 2^-25 of each
-/// exponent, where lse is subtracted only afterwards. Both have the sign of scale and neither is 0, so that infinite
-/// scores stay infinite.
+/// scale·log2(e), which turns scores into exponents of 2, for float64 scores and, in two parts, for fp32 ones: a float
+/// alone would be off by 2^-25 of each exponent, where lse is subtracted only afterwards. All have the sign of scale
+/// and none is 0, so that infinite scores stay infinite.
 struct ScoreScale {
+  double factor;
   float high, low;
 
   explicit ScoreScale(double scale) {
-    const double factor = scale * 1.4426950408889634;
     constexpr double smallest = 0x1p-126, largest = 0x1p+126;
-    const double size = std::fmin(std::fmax(std::fabs(factor), smallest), largest);
+    const double size = std::fmin(std::fmax(std::fabs(scale * 1.4426950408889634), smallest), largest);
+    factor = scale < 0 ? -size : size;
     high = std::nextafter(static_cast<float>(size), 0.0F);
     low = static_cast<float>(std::fmax(size - static_cast<double>(high), smallest));
-    if (factor < 0) {
+    if (scale < 0) {
       high = -high;
       low = -low;
     }

@@ -1,6 +1,7 @@
 #include "kernel/cpu/work_list.hpp"
 
 #include <algorithm>
+#include <map>
 
 namespace rotunda::cpu {
 namespace {
@@ -96,25 +97,28 @@ KeyChunks key_chunks(std::span<const Slice> slices, const TensorView& q, const T
   result.tiles = divide_up(q.rows(), sizes.lanes);
   result.visits_of_tile.assign(static_cast<std::size_t>(result.tiles * q.batch()), 0);
   const std::int64_t per_batch = divide_up(k.rows(), sizes.keys);
-  std::vector<std::vector<const Slice*>> of_batch(static_cast<std::size_t>(k.batch()));
-  for (const Slice& slice : slices) of_batch[static_cast<std::size_t>(slice.batch)].push_back(&slice);
-  std::vector<std::vector<const Slice*>> of_tile(static_cast<std::size_t>(result.tiles));
+  std::vector<std::vector<const Slice*>> of_chunk(static_cast<std::size_t>(per_batch * k.batch()));
+  for (const Slice& slice : slices) {
+    if (slice.k_len == 0) continue;
+    const std::int64_t last = (slice.k_begin + slice.k_len - 1) / sizes.keys;
+    for (std::int64_t chunk = slice.k_begin / sizes.keys; chunk <= last; ++chunk) {
+      of_chunk[static_cast<std::size_t>(chunk * k.batch() + slice.batch)].push_back(&slice);
+    }
+  }
   for (std::int64_t n = 0; n < per_batch * k.batch(); ++n) {
     const std::int64_t begin = n / k.batch() * sizes.keys;
     KeyChunk chunk{n % k.batch(), {begin, std::min(begin + sizes.keys, k.rows())}, {}};
-    for (const Slice* slice : of_batch[static_cast<std::size_t>(chunk.batch)]) {
+    std::map<std::int64_t, std::vector<const Slice*>> of_tile;
+    for (const Slice* slice : of_chunk[static_cast<std::size_t>(n)]) {
       const Interval rows = visible_rows(*slice, chunk.keys);
       if (rows.empty()) continue;
       for (std::int64_t tile = rows.begin / sizes.lanes; tile <= (rows.end - 1) / sizes.lanes; ++tile) {
-        of_tile[static_cast<std::size_t>(tile)].push_back(slice);
+        of_tile[tile].push_back(slice);
       }
     }
-    for (std::int64_t tile = 0; tile < result.tiles; ++tile) {
-      auto& seen = of_tile[static_cast<std::size_t>(tile)];
-      if (seen.empty()) continue;
+    for (auto& [tile, seen] : of_tile) {
       int& turn = result.visits_of_tile[static_cast<std::size_t>(chunk.batch * result.tiles + tile)];
       chunk.visits.push_back({tile, turn++, std::move(seen)});
-      seen.clear();
     }
     result.chunks.push_back(std::move(chunk));
   }

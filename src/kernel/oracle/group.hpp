@@ -36,8 +36,8 @@ struct BlockScratch {
 struct GroupTask {
   const Problem& problem;
   const Tensors& tensors;
-  std::span<const Slice> slices;  ///< of the batch entry
-  std::span<const char> real;     ///< by query row of the batch entry: not padding
+  const SliceIndex& slices;    ///< of the batch entry
+  std::span<const char> real;  ///< by query row of the batch entry: not padding
   std::int64_t b = 0;
   int kv_head = 0;
 

@@ -75,11 +75,10 @@ ErrorFloors solve(const Problem& p, const Tensors& tensors, ThreadPool& pool, Pr
   std::vector<BlockScratch<Real>> scratch(static_cast<std::size_t>(pool.threads()));
   std::vector<ErrorFloors> floors(static_cast<std::size_t>(pool.threads()));
   for (std::int64_t b = 0; b < p.batches(); ++b) {
-    std::vector<Slice> own;
-    std::copy_if(slices.begin(), slices.end(), std::back_inserter(own), [&](const Slice& s) { return s.batch == b; });
+    const SliceIndex own(std::ranges::equal_range(slices, b, {}, &Slice::batch));  // both lists are sorted by batch
     std::vector<char> real(static_cast<std::size_t>(p.s_q), 0);
-    for (const RowSpan& span : real_rows) {
-      if (span.batch == b) std::fill_n(real.begin() + span.begin, span.len, 1);
+    for (const RowSpan& span : std::ranges::equal_range(real_rows, b, {}, &RowSpan::batch)) {
+      std::fill_n(real.begin() + span.begin, span.len, 1);
     }
     for (int kv_head = 0; kv_head < p.h_kv; ++kv_head) {
       const GroupTask task{p, tensors, own, real, b, kv_head};

@@ -26,7 +26,30 @@ struct Runs {
   Range rows, keys;
 };
 
-/// The visible pairs of these rows and keys; slices of one batch entry.
-[[nodiscard]] Runs find_runs(std::span<const Slice> slices, Range rows, Range keys);
+/// Slices of one batch entry, found by where they lie: masks of many documents have many, of which a block meets few.
+class SliceIndex {
+ public:
+  explicit SliceIndex(std::span<const Slice> slices);
+
+  /// Those that meet both ranges, in the order in which they were given. Where slices follow each other along an axis
+  /// it takes a time that grows with their number alone.
+  [[nodiscard]] std::vector<Slice> meeting(Range rows, Range keys) const;
+
+ private:
+  struct Axis {
+    std::vector<std::size_t> order;        ///< numbers of the slices by begin
+    std::vector<std::int64_t> begin, end;  /// in that order; end: the latest so far
+    [[nodiscard]] std::span<const std::size_t> candidates(Range range) const;
+  };
+
+  template <class Begin, class Length>
+  [[nodiscard]] Axis axis(Begin begin, Length length) const;
+
+  std::span<const Slice> slices_;
+  Axis q_, k_;
+};
+
+/// The visible pairs of these rows and keys.
+[[nodiscard]] Runs find_runs(const SliceIndex& slices, Range rows, Range keys);
 
 }  // namespace rotunda::oracle_detail
