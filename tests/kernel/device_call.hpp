@@ -55,7 +55,7 @@ class DeviceCall {
   void run(const Kernel& kernel, const Problem& problem, const BackwardArgs& host, ThreadPool& threads) {
     BackwardArgs args = host;
     for (TensorView* view :
-         {&args.q, &args.k, &args.v, &args.dout, &args.lse, &args.delta, &args.dq, &args.dk, &args.dv}) {
+         {&args.q, &args.k, &args.v, &args.dout, &args.lse, &args.delta, &args.out, &args.dq, &args.dk, &args.dv}) {
       *view = take(*view);
     }
     args.device_slices = take(args.slices);

@@ -163,7 +163,9 @@ class KernelDriver {
                       .heads = heads,
                       .scale = problem_.scale,
                       .init_dq = init_dq,
-                      .init_dkv = init_dkv};
+                      .init_dkv = init_dkv,
+                      .deterministic = problem_.deterministic,
+                      .out = t.out};
     if (run_on_device(args)) return;
     with_context(true, [&](const KernelContext& context) { kernel_.backward(args, context); });
   }
