@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -33,6 +34,11 @@ __device__ T narrow(float value) {
     return __float2bfloat16_rn(value);
   }
 }
+
+/// Elements of a vector where these types meet: 16 bytes of the widest. More would make a warp's access to that one
+/// skip every other 16 bytes, and so move each sector of 32 twice.
+template <class... T>
+inline constexpr int kVectorOf = static_cast<int>(16 / std::max({sizeof(T)...}));
 
 /// N elements that lie side by side.
 template <class T, int N>
