@@ -78,7 +78,7 @@ struct CallShape {
   std::span<const Slice> slices;
   std::int64_t batch = 1, rows_q = 0, rows_k = 0;
   int heads_q = 1, heads_kv = 1;
-  bool init = true, last = true;  ///< backward: init_dq, init_dkv
+  bool init = true, last = true;               ///< backward: init_dq, init_dkv
   bool narrow_dq = false, narrow_dkv = false;  ///< backward: these have the problem's dtype, not fp32
   int threads = 1;
   Device device{};

@@ -1,6 +1,7 @@
 // Candidates: a schedule on a shard, counted over all ranks and timed by a simple model.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "rotunda/plan.hpp"
 
@@ -32,15 +33,19 @@ double seconds(const Cost& cost, const Machine& machine) {
          static_cast<double>(cost.messages) * machine.seconds_per_message;
 }
 
-/// Most attention calls that add to one output: those of one head group.
+/// Most results of attention calls that one output or gradient is summed from: the calls of one head group here, and
+/// the key gradients that arrive from other ranks.
 int partials(const Program& program) {
-  std::map<int, int> calls;  // by the group's first query head
+  std::map<int, int> calls;                                         // by the group's first query head
+  std::map<std::tuple<int, std::int64_t, std::int64_t>, int> sums;  // by buffer, first row and first head
   for (const Step& step : program.steps) {
     if (const auto* attend = std::get_if<Attend>(&step)) ++calls[attend->q_head];
     if (const auto* attend = std::get_if<AttendBackward>(&step)) ++calls[attend->q_head];
+    if (const auto* add = std::get_if<Add>(&step)) ++sums[{add->to.buffer, add->to.row, add->to.head}];
   }
   int most = 1;
   for (const auto& [head, count] : calls) most = std::max(most, count);
+  for (const auto& [place, count] : sums) most = std::max(most, count);
   return most;
 }
 

@@ -58,8 +58,9 @@ Machine machine_of(const Device& device) {
   return {"cuda", 5e14, 3e11, 1.5e-5, true};
 }
 
-// Where a kernel leaves 16-bit partial results, summing more than this many costs accuracy.
-constexpr int kMost16BitPartials = 2;
+// Where a kernel leaves 16-bit partial results, each is rounded once more than it need be: a sum of two may miss the
+// bar of twice the naive error already (docs/accuracy.md).
+constexpr int kMost16BitPartials = 1;
 
 }  // namespace
 

@@ -100,8 +100,8 @@ void DeviceTensors::fill_inputs(const Problem& problem, std::uint64_t seed) {
         std::int64_t end = row;
         while (end < s && !visible[static_cast<std::size_t>(b * s + end)]) ++end;
         TensorView padding = view.narrow_rows(row, end - row);
-        padding.data = static_cast<std::byte*>(padding.data) +
-                       b * view.stride[0] * static_cast<std::int64_t>(size_of(view.dtype));
+        padding.data =
+            static_cast<std::byte*>(padding.data) + b * view.stride[0] * static_cast<std::int64_t>(size_of(view.dtype));
         padding.shape[0] = 1;
         launch_nan(padding);
         row = end;

@@ -116,8 +116,7 @@ std::map<std::string, std::map<std::string, int>> declined;  // reason, then wha
 
 class Matrix : public ::testing::TestWithParam<Case> {};
 
-void check(const DeviceTensors& whole, const DeviceTensors& exact, FirstHeads& first,
-           const std::string& what) {
+void check(const DeviceTensors& whole, const DeviceTensors& exact, FirstHeads& first, const std::string& what) {
   std::map<std::string, double> naive;
   for (const Grade& g : first.grades(whole.views())) {
     EXPECT_TRUE(g.passed()) << what << " " << g.tensor << ": ratio " << g.ratio << " error " << g.error << " naive "

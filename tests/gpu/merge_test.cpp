@@ -65,6 +65,7 @@ void expect_values(const TensorView& got, const std::vector<double>& want, doubl
 
 TEST_F(CudaMerge, ChainsEqualTheExactSum) {
   constexpr int kSteps = 4;
+  constexpr double kAbsolute = 1e-5;  // values up to 5 with weights off by the roundings of lse, up to 15
   for (const Form& form : testing::forms()) {
     for (const auto& [partial, final] : {std::pair{DType::bf16, DType::bf16}, std::pair{DType::fp16, DType::fp16},
                                          std::pair{DType::fp32, DType::fp32}, std::pair{DType::fp32, DType::bf16},
@@ -89,10 +90,10 @@ TEST_F(CudaMerge, ChainsEqualTheExactSum) {
             acc.fetch(stream());
             lse.fetch(stream());
             expect_values(lse.fetched(), exact.lse, 4e-7, 4e-7);
-            if (step + 1 < kSteps) expect_values(acc.fetched(), exact.acc, 0, 3e-6);
+            if (step + 1 < kSteps) expect_values(acc.fetched(), exact.acc, 0, kAbsolute);
           }
           out.fetch(stream());
-          expect_values(out.fetched(), exact.acc, testing::rounding(final), 3e-6);
+          expect_values(out.fetched(), exact.acc, testing::rounding(final), kAbsolute);
           out.expect_gaps_untouched();
           acc.expect_gaps_untouched();
           if (HasFailure()) return;

@@ -1,5 +1,5 @@
-// The rows of TransformerEngine's matrix of context-parallel cases (its test_attention_with_cp.py, version 2.20). b is 2
-// and s 4096 there, 1024 with d = 256.
+// The rows of TransformerEngine's matrix of context-parallel cases (its test_attention_with_cp.py, version 2.20). b is
+// 2 and s 4096 there, 1024 with d = 256.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Backward: cuDNN's 16-bit gradients of each call, added to fp32, or left where they are where a call makes the whole of
-// one. cuDNN computes delta itself, from out.
+// Backward: cuDNN's 16-bit gradients of each call, added to fp32, or left where they are where a call makes the whole
+// of one. cuDNN computes delta itself, from out.
 #include <algorithm>
 #include <cstdint>
 
@@ -9,15 +9,17 @@
 namespace rotunda::cudnn {
 namespace {
 
-/// Whether cuDNN can write a view in place.
-bool takes_results(const TensorView& view) {
+/// Rows one after the other, each with its heads one after the other, at an address that suits cuDNN.
+bool is_packed(const TensorView& view) {
   constexpr std::uintptr_t kAddress = 16;  // bytes
-  constexpr std::int64_t kStride = 8;      // elements
-  const bool strides = view.stride[0] % kStride == 0 && view.stride[1] % kStride == 0 && view.stride[2] % kStride == 0;
-  return strides && reinterpret_cast<std::uintptr_t>(view.data) % kAddress == 0;
+  const std::int64_t row = view.heads() * view.dim();
+  return view.stride[2] == view.dim() && view.stride[1] == row &&
+         (view.batch() == 1 || view.stride[0] == view.rows() * row) &&
+         reinterpret_cast<std::uintptr_t>(view.data) % kAddress == 0;
 }
 
-/// How the partial results of a side's calls come into a gradient: fp32, or of 16 bits where it is made here as a whole.
+/// How the partial results of a side's calls come into a gradient: fp32, or of 16 bits where it is made here as a
+/// whole.
 class Sum {
  public:
   Sum(const TensorView& total, bool init, char side, const std::vector<GroupedCall>& calls, Operations& operations)
@@ -29,7 +31,8 @@ class Sum {
     ROTUNDA_CHECK(init || !narrow);
     if (!init) return;
     const bool apart = calls.size() == 1 || std::all_of(calls.begin(), calls.end(), dense_and_apart);
-    direct_ = narrow && apart && takes_results(total);
+    // cuDNN's scratch grows with the strides of dq, and its offsets must stay inside: packed rows only.
+    direct_ = narrow && apart && is_packed(total);
     if (narrow && !apart) {  // several calls add up to it: in fp32 first
       narrow_ = total;
       total_ = ops_.scratch.take(DType::fp32, Layout::bshd, total.shape);
@@ -125,11 +128,20 @@ class Backward {
     return copy;
   }
 
+  /// In ragged calls dq is summed where the offsets of q say: both must lie alike, so q is packed too.
+  TensorView queries(const GroupedCall& call) {
+    const TensorView q = box(args_.q, call, 'q');
+    if (call.form != CallForm::ragged || is_packed(q)) return q;
+    const TensorView copy = ops_.scratch.take(q.dtype, Layout::bshd, q.shape);
+    ops_.copy(q, copy);
+    return copy;
+  }
+
   void attend(const GroupedCall& call, const TensorView& dq, const TensorView& dk, const TensorView& dv) {
     GraphCall graph(call, true, args_.q.dtype, device_);
     graph.key.scale = args_.scale;
     graph.key.deterministic = args_.deterministic;
-    graph.set(Operand::q, box(args_.q, call, 'q'), 'q');
+    graph.set(Operand::q, queries(call), 'q');
     graph.set(Operand::k, box(args_.k, call, 'k'), 'k');
     graph.set(Operand::v, box(args_.v, call, 'k'), 'k');
     graph.set(Operand::out, box(args_.out, call, 'q'), 'q');

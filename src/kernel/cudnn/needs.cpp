@@ -34,14 +34,15 @@ std::vector<HeadMap> possible_heads(const Problem& problem, const CallShape& cal
 }  // namespace
 
 void rehearse(const Problem& p, const CallShape& call, const HeadMap& heads, const std::vector<GroupedCall>& calls,
-              Operations& operations) {
+              Operations& operations, Strides strides) {
   const int device = call.device.is_cuda() ? call.device.index : 0;
-  const auto q_view = [&](DType dtype, std::int64_t dim) {
-    return make_view(nowhere(), dtype, p.layout, call.batch, call.rows_q, call.heads_q, dim);
+  // Heads of a wider buffer: twice as many lie there.
+  const int spread = strides == Strides::spread ? 2 : 1;
+  const auto view = [&](DType dtype, std::int64_t rows, int count, std::int64_t dim) {
+    return make_view(nowhere(), dtype, p.layout, call.batch, rows, spread * count, dim).narrow_heads(0, count);
   };
-  const auto k_view = [&](DType dtype, std::int64_t dim) {
-    return make_view(nowhere(), dtype, p.layout, call.batch, call.rows_k, call.heads_kv, dim);
-  };
+  const auto q_view = [&](DType dtype, std::int64_t dim) { return view(dtype, call.rows_q, call.heads_q, dim); };
+  const auto k_view = [&](DType dtype, std::int64_t dim) { return view(dtype, call.rows_k, call.heads_kv, dim); };
   const TensorView lse = spread_statistics(call.batch, call.rows_q, call.heads_q);
   if (!call.backward) {
     ForwardArgs args;
@@ -81,7 +82,7 @@ std::optional<std::string> refuse_call(const Problem& problem, const CallShape& 
   try {
     for (const HeadMap& heads : possible_heads(problem, call)) {
       Measurement measurement(Measurement::Workspace::left_out, saved);
-      rehearse(problem, call, heads, grouping.calls, measurement);
+      rehearse(problem, call, heads, grouping.calls, measurement, Strides::packed);
       if (measurement.refusal) return measurement.refusal;
     }
   } catch (const Error& error) {
@@ -95,9 +96,11 @@ std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) {
   const Grouping grouping = group_slices(call.slices);
   std::int64_t most = 0;
   for (const HeadMap& heads : possible_heads(problem, call)) {
-    Measurement measurement(Measurement::Workspace::counted);
-    rehearse(problem, call, heads, grouping.calls, measurement);
-    most = std::max(most, measurement.scratch.bytes_needed());
+    for (const Strides strides : {Strides::packed, Strides::spread}) {  // which, only the tensors will tell
+      Measurement measurement(Measurement::Workspace::counted);
+      rehearse(problem, call, heads, grouping.calls, measurement, strides);
+      most = std::max(most, measurement.scratch.bytes_needed());
+    }
   }
   return most;
 }

@@ -12,9 +12,12 @@
 
 namespace rotunda::cudnn {
 
-/// The operations of a call, which must not touch the tensors. Those have the strides that need the most scratch.
+/// How the tensors of a rehearsal lie: as buffers of their own, or as some of the heads of wider ones.
+enum class Strides { packed, spread };
+
+/// The operations of a call, which must not touch the tensors. Either strides may need more scratch.
 void rehearse(const Problem& problem, const CallShape& call, const HeadMap& heads,
-              const std::vector<GroupedCall>& calls, Operations& operations);
+              const std::vector<GroupedCall>& calls, Operations& operations, Strides strides);
 
 /// Why a call can't be served, or nothing: groups its slices and asks cuDNN about each graph, which takes milliseconds
 /// each the first time. With a saved device it is asked about that one.

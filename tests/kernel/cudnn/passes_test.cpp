@@ -201,11 +201,30 @@ class SimulatedKernel final : public Kernel {
       BackwardArgs with_out = args;
       with_out.out = out;
       with_out.delta = {};
+      if (!narrow) {
+        cudnn::backward(with_out, calls, 0, operations);
+        return;
+      }
+      // Where a call makes a whole gradient it may be asked for in 16 bits.
+      std::vector<std::vector<std::byte>> memory;
+      const auto narrowed = [&](TensorView& view, bool init) {
+        if (!init) return;
+        memory.emplace_back(static_cast<std::size_t>(view.elements() * 2), std::byte{0xff});
+        view = make_view(memory.back().data(), args.q.dtype, Layout::bhsd, view.batch(), view.rows(), view.heads(),
+                         view.dim());
+      };
+      narrowed(with_out.dq, args.init_dq);
+      narrowed(with_out.dk, args.init_dkv);
+      narrowed(with_out.dv, args.init_dkv);
       cudnn::backward(with_out, calls, 0, operations);
+      if (args.init_dq) operations.convert(with_out.dq, args.dq);
+      if (args.init_dkv) operations.convert(with_out.dk, args.dk);
+      if (args.init_dkv) operations.convert(with_out.dv, args.dv);
     });
   }
 
-  TensorView out;  ///< for backward
+  TensorView out;       ///< for backward
+  bool narrow = false;  ///< gradients of 16 bits where they may be
 
  private:
   /// Counts scratch only.
@@ -236,8 +255,13 @@ class SimulatedKernel final : public Kernel {
                              .heads_kv = static_cast<int>(args.k.heads()),
                              .init = init,
                              .last = last};
+    CallShape measured = shape;
+    measured.narrow_dq = backward && narrow && init;
+    measured.narrow_dkv = backward && narrow && last;
     Counting counting;
-    rehearse(problem_, shape, args.heads, grouping.calls, counting);
+    for (const Strides strides : {Strides::packed, Strides::spread}) {
+      rehearse(problem_, measured, args.heads, grouping.calls, counting, strides);
+    }
     const auto bytes = static_cast<std::size_t>(counting.scratch.bytes_needed());
     std::vector<std::byte> memory(std::max<std::size_t>(bytes, 1), std::byte{0xff});
     HostOperations operations({memory.data(), bytes == 0 ? 1 : bytes});
@@ -248,12 +272,13 @@ class SimulatedKernel final : public Kernel {
 };
 
 /// Runs a problem in so many calls of keys and holds it against float64.
-void check(Problem problem, int pieces, std::uint64_t seed) {
+void check(Problem problem, int pieces, std::uint64_t seed, bool narrow = false) {
   problem.max_logit = false;
   problem.sink = Sink::none;
   normalize(problem);
   SCOPED_TRACE(::testing::Message() << pieces << " calls, seed " << seed << ": " << to_text(problem));
   SimulatedKernel kernel(problem);
+  kernel.narrow = narrow;
   rotunda::testing::KernelDriver driver(kernel, problem, {.seed = seed});
   kernel.out = driver.tensors().out;
   if (pieces == 1) {
@@ -269,6 +294,16 @@ TEST(CudnnPasses, RandomProblems) {
     Problem problem = rotunda::testing::random_problem(seed, {.max_work = 1500, .max_head_dim = 12});
     problem.dtype = DType::fp32;  // nothing is lost in partial results: what differs is wrong
     check(problem, 1 + static_cast<int>(seed % 3), seed);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(CudnnPasses, GradientsOfTheProblemsDtype) {
+  for (std::uint64_t seed = 1; seed <= 250; ++seed) {
+    Problem problem = rotunda::testing::random_problem(seed, {.max_work = 1500, .max_head_dim = 12});
+    problem.dtype = seed % 2 == 0 ? DType::bf16 : DType::fp16;
+    problem.grad = true;
+    check(problem, 1, seed, true);
     if (::testing::Test::HasFailure()) return;
   }
 }

@@ -1,6 +1,6 @@
 // Elementwise on a CUDA device.
-#include "base/fail.hpp"
 #include "kernel/elementwise/elementwise.hpp"
+#include "base/fail.hpp"
 
 #include "base/cuda/check.hpp"
 #include "kernel/elementwise/cuda/operations.hpp"

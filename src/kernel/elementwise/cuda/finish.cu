@@ -95,7 +95,7 @@ void finish_with_sink(const RowState& state, const TensorView& out, const Tensor
   const bool narrow = is_narrow(width, {state.acc, state.lse, state.lse_low, out});
   dispatch_device(out.dtype, [&](auto element) {
     using To = decltype(element);
-    constexpr int kVector = 16 / sizeof(To);
+    constexpr int kVector = kVectorOf<float, To>;
     dispatch_width(narrow, [&](auto index) {
       if (takes_vectors(out, kVector) && takes_vectors(state.acc, kVector)) {
         launch<kVector, To, decltype(index)>(state, out, sink, rows, stream);

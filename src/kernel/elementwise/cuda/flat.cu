@@ -107,8 +107,7 @@ T* pointer(const TensorView& view) {
 
 template <class From, class To>
 void convert_as(const TensorView& from, const TensorView& to, IndexWidth width, Stream stream) {
-  constexpr int kVector = 16 / std::min(sizeof(From), sizeof(To));
-  launch_flat<kVector>(std::array{from, to}, width, stream, "convert", [&](auto vector) {
+  launch_flat<kVectorOf<From, To>>(std::array{from, to}, width, stream, "convert", [&](auto vector) {
     return Convert<From, To, vector>{pointer<const From>(from), pointer<To>(to)};
   });
 }
@@ -118,7 +117,7 @@ void convert_as(const TensorView& from, const TensorView& to, IndexWidth width, 
 void fill(const TensorView& to, float value, IndexWidth width, Stream stream) {
   dispatch_device(to.dtype, [&](auto element) {
     using T = decltype(element);
-    launch_flat<16 / sizeof(T)>(std::array{to}, width, stream, "fill", [&](auto vector) {
+    launch_flat<kVectorOf<T>>(std::array{to}, width, stream, "fill", [&](auto vector) {
       return Fill<T, vector>{pointer<T>(to), T(value)};
     });
   });
@@ -141,7 +140,7 @@ void convert(const TensorView& from, const TensorView& to, IndexWidth width, Str
 void add(const TensorView& from, const TensorView& to, const TensorView& low, IndexWidth width, Stream stream) {
   dispatch_device(from.dtype, [&](auto element) {
     using From = decltype(element);
-    constexpr int kVector = 16 / sizeof(From);
+    constexpr int kVector = kVectorOf<From, float>;
     if (low.data == nullptr) {
       launch_flat<kVector>(std::array{from, to}, width, stream, "add", [&](auto vector) {
         return Add<From, vector>{pointer<const From>(from), pointer<float>(to)};

@@ -92,7 +92,7 @@ struct FlatPlaces {
 };
 
 constexpr int kFlatThreads = 256;
-constexpr int kFlatUnroll = 4;  // vectors in flight a thread: 16 KiB to 32 KiB a block
+constexpr int kFlatUnroll = 4;  // vectors in flight a thread: 8 KiB to 32 KiB a block
 
 /// Op has, for N views: a type Loaded, Loaded load(offset) and store(offset, Loaded).
 template <class Op, class Index, std::size_t N>

@@ -143,7 +143,7 @@ void merge(const PartialResult& partial, const RowState& state, const TensorView
       using Partial = decltype(source);
       using Out = decltype(element);
       if constexpr (sizeof(Partial) == 4 || sizeof(Out) == 4 || std::is_same_v<Partial, Out>) {
-        constexpr int kVector = sizeof(Partial) == 2 || sizeof(Out) == 2 ? 8 : 4;
+        constexpr int kVector = kVectorOf<float, Partial, Out>;
         const bool vectors = takes_vectors(partial.out, kVector) && takes_vectors(target, kVector) &&
                              (flags.init || takes_vectors(state.acc, kVector));
         dispatch_width(narrow, [&](auto index) {

@@ -85,7 +85,7 @@ void row_dot(const TensorView& out, const TensorView& dout, const TensorView& de
   const bool narrow = is_narrow(width, {out, dout, delta});
   dispatch_device(out.dtype, [&](auto element) {
     using T = decltype(element);
-    constexpr int kVector = 16 / sizeof(T);
+    constexpr int kVector = kVectorOf<T>;
     const bool aligned = takes_vectors(out, kVector) && takes_vectors(dout, kVector);
     const auto run = [&]<int kLanes>() {
       dispatch_width(narrow, [&](auto index) {

@@ -12,7 +12,7 @@
 
 namespace rotunda::cuda {
 
-constexpr int kPairs = 64;  // of rows and heads a block: at dim 128 four vectors of 8 elements a thread
+constexpr int kPairs = 64;  // of rows and heads a block: at dim 128 eight vectors of 4 elements a thread
 constexpr int kRowThreads = 256;
 constexpr int kRowUnroll = 4;  // vectors in flight a thread
 

@@ -4,7 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "base/fail.hpp"
@@ -34,6 +36,11 @@ __device__ T narrow(float value) {
   }
 }
 
+/// Elements of a vector where these types meet: 16 bytes of the widest. More would make a warp's access to that one
+/// skip every other 16 bytes, and so move each sector of 32 twice.
+template <class... T>
+inline constexpr int kVectorOf = static_cast<int>(16 / std::max({sizeof(T)...}));
+
 /// N elements that lie side by side.
 template <class T, int N>
 struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
@@ -43,14 +50,14 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
 /// 16 bytes at a time; 8 where a vector is no larger. `from` is aligned to that.
 template <int N, class T>
 __device__ Vector<T, N> load_vector(const T* from) {
-  constexpr int kBytes = N * sizeof(T);
+  using Word = std::conditional_t<N * sizeof(T) % 16 == 0, uint4, uint2>;
   Vector<T, N> result;
-  if constexpr (kBytes % 16 == 0) {
-    auto* words = reinterpret_cast<uint4*>(result.at);
+  if constexpr (N * sizeof(T) % sizeof(Word) == 0) {
+    constexpr int kWords = N * sizeof(T) / sizeof(Word);
+    Word words[kWords];
 #pragma unroll
-    for (int i = 0; i < kBytes / 16; ++i) words[i] = reinterpret_cast<const uint4*>(from)[i];
-  } else if constexpr (kBytes == 8) {
-    *reinterpret_cast<uint2*>(result.at) = *reinterpret_cast<const uint2*>(from);
+    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const Word*>(from)[i];
+    memcpy(result.at, words, sizeof words);  // in registers
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) result.at[i] = from[i];
@@ -60,13 +67,13 @@ __device__ Vector<T, N> load_vector(const T* from) {
 
 template <int N, class T>
 __device__ void store_vector(const Vector<T, N>& from, T* to) {
-  constexpr int kBytes = N * sizeof(T);
-  if constexpr (kBytes % 16 == 0) {
-    const auto* words = reinterpret_cast<const uint4*>(from.at);
+  using Word = std::conditional_t<N * sizeof(T) % 16 == 0, uint4, uint2>;
+  if constexpr (N * sizeof(T) % sizeof(Word) == 0) {
+    constexpr int kWords = N * sizeof(T) / sizeof(Word);
+    Word words[kWords];
+    memcpy(words, from.at, sizeof words);
 #pragma unroll
-    for (int i = 0; i < kBytes / 16; ++i) reinterpret_cast<uint4*>(to)[i] = words[i];
-  } else if constexpr (kBytes == 8) {
-    *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(from.at);
+    for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = from.at[i];
