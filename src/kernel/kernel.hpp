@@ -30,7 +30,7 @@ struct HeadMap {
 ///   last: the state goes to `out` (every row of it) and lse; acc is not written (and not needed with init). Otherwise
 ///         to acc and lse.
 /// Rows of no slice are never read from q; rows of k and v outside the slices are never read, so NaN there is harmless.
-/// A NaN in a row that a slice covers reaches only what sees it.
+/// A NaN in a row that a slice covers reaches only what sees it (kernels that confine it).
 struct ForwardArgs {
   std::span<const Slice> slices;  ///< rows of these views; query rows of different slices may coincide
   TensorView q, k, v;
@@ -105,6 +105,7 @@ struct KernelCapabilities {
   bool deterministic = true;  ///< same bits whatever the threads and timing
   bool automatic = true;      ///< may be chosen by auto
   bool reads_out = false;     ///< backward computes delta itself, from out
+  bool confines_nan = true;   ///< a NaN in a key row reaches only rows that see it; else what shares a tile with it
   bool narrow_gradients = false;  ///< writes gradients in the problem's dtype too, where a call makes the whole of them
   Device::Kind device = Device::Kind::cpu;
 };

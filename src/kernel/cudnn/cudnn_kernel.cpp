@@ -41,6 +41,7 @@ class CudnnKernel final : public Kernel {
             .deterministic = true,
             .automatic = true,
             .reads_out = true,
+            .confines_nan = false,
             .narrow_gradients = true,
             .device = Device::Kind::cuda};
   }

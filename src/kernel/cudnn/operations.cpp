@@ -110,8 +110,9 @@ void Measurement::attend(const GraphCall& call) {
   const Scratch::Frame frame(scratch);
   (void)scratch.take(call.array_bytes());
   if (workspace_ == Workspace::counted && saved_ == nullptr) {
-    (void)scratch.take(plan(call.key).workspace_bytes());
+    library_bytes = std::max(library_bytes, plan(call.key).workspace_bytes());
   }
+  (void)scratch.take(library_bytes);
 }
 
 }  // namespace rotunda::cudnn

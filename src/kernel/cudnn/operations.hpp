@@ -79,6 +79,8 @@ class Measurement final : public Operations {
   /// With a saved device cuDNN is asked about that one; its workspace is left out.
   explicit Measurement(Workspace workspace, const SavedDevice* saved = nullptr)
       : Operations(Scratch{}), workspace_(workspace), saved_(saved) {}
+  /// Takes the library's scratch for what another measurement found.
+  explicit Measurement(std::int64_t library) : Operations(Scratch{}), library_bytes(library) {}
 
   void fill(const TensorView&, float) override {}
   void convert(const TensorView&, const TensorView&) override {}
@@ -90,10 +92,11 @@ class Measurement final : public Operations {
   void attend(const GraphCall& call) override;
 
   std::optional<std::string> refusal;  ///< the first of cuDNN's
+  std::int64_t library_bytes = 0;      ///< the most that one of the library's plans needs, where it is counted
 
  private:
-  Workspace workspace_;
-  const SavedDevice* saved_;
+  Workspace workspace_ = Workspace::left_out;
+  const SavedDevice* saved_ = nullptr;
 };
 
 }  // namespace rotunda::cudnn
