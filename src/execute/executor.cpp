@@ -157,6 +157,7 @@ void Executor::perform(const AttendBackward& step) {
   args.dv = view(step.dv);
   args.init_dq = step.init_dq;
   args.init_dkv = step.init_dkv;
+  args.deterministic = r_.plan.problem.deterministic;
   r_.kernel.backward(args, r_.context);
 }
 

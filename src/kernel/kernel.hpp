@@ -58,6 +58,7 @@ struct BackwardArgs {
   double scale = 1;
   bool init_dq = true, init_dkv = true;
   const Slice* device_slices = nullptr;  ///< as in ForwardArgs
+  bool deterministic = false;            ///< the problem's: the same bits in every call
   TensorView out{};  ///< the final output of the whole rows, in delta's place for kernels that read it (reads_out)
 };
 
@@ -78,6 +79,7 @@ struct CallShape {
   std::int64_t batch = 1, rows_q = 0, rows_k = 0;
   int heads_q = 1, heads_kv = 1;
   bool init = true, last = true;  ///< backward: init_dq, init_dkv
+  bool narrow_dq = false, narrow_dkv = false;  ///< backward: these have the problem's dtype, not fp32
   int threads = 1;
   Device device{};
 };

@@ -83,14 +83,35 @@ int default_threads(int ranks) {
 
 std::vector<CallShape> calls_of(const Program& program, int threads, const Device& device) {
   std::vector<CallShape> calls;
-  const auto add = [&](const auto& step, bool backward, bool init, bool last) {
-    const std::int64_t batch = program.buffers[static_cast<std::size_t>(step.q.buffer)].batch;
-    calls.push_back({backward, step.slices, batch, step.q.rows, step.k.rows, static_cast<int>(step.q.heads),
-                     static_cast<int>(step.k.heads), init, last, threads, device});
+  const auto buffer = [&](const Region& region) -> const Buffer& {
+    return program.buffers[static_cast<std::size_t>(region.buffer)];
+  };
+  const auto shape = [&](const auto& step) {
+    CallShape call;
+    call.slices = step.slices;
+    call.batch = buffer(step.q).batch;
+    call.rows_q = step.q.rows;
+    call.rows_k = step.k.rows;
+    call.heads_q = static_cast<int>(step.q.heads);
+    call.heads_kv = static_cast<int>(step.k.heads);
+    call.threads = threads;
+    call.device = device;
+    return call;
   };
   for (const Step& step : program.steps) {
-    if (const auto* attend = std::get_if<Attend>(&step)) add(*attend, false, attend->init, attend->last);
-    if (const auto* attend = std::get_if<AttendBackward>(&step)) add(*attend, true, attend->init_dq, attend->init_dkv);
+    if (const auto* attend = std::get_if<Attend>(&step)) {
+      calls.push_back(shape(*attend));
+      calls.back().init = attend->init;
+      calls.back().last = attend->last;
+    }
+    if (const auto* back = std::get_if<AttendBackward>(&step)) {
+      calls.push_back(shape(*back));
+      calls.back().backward = true;
+      calls.back().init = back->init_dq;
+      calls.back().last = back->init_dkv;
+      calls.back().narrow_dq = buffer(back->dq).dtype != DType::fp32;
+      calls.back().narrow_dkv = buffer(back->dk).dtype != DType::fp32;
+    }
   }
   return calls;
 }

@@ -1,9 +1,9 @@
-// CUDA calls that fail become errors; the current device is set for a scope. For .cu files too: nvcc 13.0 can't compile
-// what base/fail.hpp includes.
+// CUDA calls that fail become errors; the current device is set for a scope.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include "base/fail.hpp"
 #include "rotunda/device.hpp"
 
 namespace rotunda::cuda {

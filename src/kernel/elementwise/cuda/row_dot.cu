@@ -1,4 +1,4 @@
-// row_dot: delta = rowsum(out ∘ dout), in fp32, for each row in one fixed order.
+// row_dot: delta = rowsum(out ∘ dout), in fp32, for each row in an order that depends on the dim alone, not on strides.
 #include "kernel/elementwise/cuda/operations.hpp"
 #include "kernel/elementwise/cuda/row_tile.cuh"
 
@@ -14,8 +14,20 @@ struct DotArgs {
   int dim;
 };
 
+/// V elements from `from`, of which `left` exist; the others are 0.
+template <int V, bool kAligned, class T>
+__device__ Vector<T, V> load_piece(const T* from, int left) {
+  if constexpr (kAligned) return load_vector<V>(from);
+  Vector<T, V> piece{};
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < left) piece.at[i] = from[i];
+  }
+  return piece;
+}
+
 /// kLanes neighbouring lanes share kRowsInFlight rows: V elements a lane and turn, then a butterfly.
-template <int V, int kLanes, class T, class Index>
+template <int V, int kLanes, bool kAligned, class T, class Index>
 __global__ void __launch_bounds__(kRowThreads)
     row_dot_kernel(const DotArgs<T, Index> args, const PairPlaces<Index> places) {
   constexpr int kGroups = kRowThreads / kLanes;
@@ -36,8 +48,8 @@ __global__ void __launch_bounds__(kRowThreads)
     Vector<T, V> x[kRowsInFlight], y[kRowsInFlight];
 #pragma unroll
     for (int u = 0; u < kRowsInFlight; ++u) {
-      x[u] = load_vector<V>(args.out.data + out[u] + at);
-      y[u] = load_vector<V>(args.dout.data + dout[u] + at);
+      x[u] = load_piece<V, kAligned>(args.out.data + out[u] + at, args.dim - at);
+      y[u] = load_piece<V, kAligned>(args.dout.data + dout[u] + at, args.dim - at);
     }
 #pragma unroll
     for (int u = 0; u < kRowsInFlight; ++u) {
@@ -53,14 +65,14 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-template <int V, int kLanes, class T, class Index>
+template <int V, int kLanes, bool kAligned, class T, class Index>
 void launch(const TensorView& out, const TensorView& dout, const TensorView& delta, Stream stream) {
   const DotArgs<T, Index> args{RowView<const T, Index>(out), RowView<const T, Index>(dout),
                                RowView<float, Index>(delta), static_cast<int>(out.dim())};
   const PairPlaces<Index> places(delta);
   constexpr std::int64_t kBlock = kRowThreads / kLanes * kRowsInFlight;
   const auto blocks = static_cast<unsigned>((static_cast<std::int64_t>(places.count) + kBlock - 1) / kBlock);
-  row_dot_kernel<V, kLanes, T, Index><<<blocks, kRowThreads, 0, native(stream)>>>(args, places);
+  row_dot_kernel<V, kLanes, kAligned, T, Index><<<blocks, kRowThreads, 0, native(stream)>>>(args, places);
   check_launch("row_dot");
 }
 
@@ -74,18 +86,24 @@ void row_dot(const TensorView& out, const TensorView& dout, const TensorView& de
   dispatch_device(out.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int kVector = 16 / sizeof(T);
-    dispatch_width(narrow, [&](auto index) {
-      using Index = decltype(index);
-      if (!takes_vectors(out, kVector) || !takes_vectors(dout, kVector)) {
-        launch<1, 32, T, Index>(out, dout, delta, stream);
-      } else if (out.dim() > 16 * kVector) {
-        launch<kVector, 32, T, Index>(out, dout, delta, stream);
-      } else if (out.dim() > 8 * kVector) {
-        launch<kVector, 16, T, Index>(out, dout, delta, stream);
-      } else {
-        launch<kVector, 8, T, Index>(out, dout, delta, stream);
-      }
-    });
+    const bool aligned = takes_vectors(out, kVector) && takes_vectors(dout, kVector);
+    const auto run = [&]<int kLanes>() {
+      dispatch_width(narrow, [&](auto index) {
+        using Index = decltype(index);
+        if (aligned) {
+          launch<kVector, kLanes, true, T, Index>(out, dout, delta, stream);
+        } else {
+          launch<kVector, kLanes, false, T, Index>(out, dout, delta, stream);
+        }
+      });
+    };
+    if (out.dim() > 16 * kVector) {
+      run.template operator()<32>();
+    } else if (out.dim() > 8 * kVector) {
+      run.template operator()<16>();
+    } else {
+      run.template operator()<8>();
+    }
   });
 }
 
