@@ -7,6 +7,7 @@
 #include "base/fail.hpp"
 #include "cli/atomic_file.hpp"
 #include "cli/commands.hpp"
+#include "cli/launch.hpp"
 #include "cli/record.hpp"
 
 namespace rotunda::cli {
@@ -48,6 +49,13 @@ void check_outputs(const Options& options) {
   if (!options.json.empty()) (void)json_array(options.json);
 }
 
+/// Whether an error only repeats what another process of the same launch says itself.
+bool is_echo(const Options* options, const std::string& message) {
+  if (options == nullptr || !options->process || options->process->launcher != "rotunda") return false;
+  return message.starts_with("rank ") && message.find(" failed: ") < std::string("rank 1000000").size() &&
+         !message.starts_with(fmt::format("rank {} failed: ", options->process->rank));
+}
+
 int report(ErrorKind kind, const char* message) {
   fmt::print(stderr, "rotunda: {}\n", message);
   return exit_status(kind);
@@ -57,19 +65,25 @@ int report(ErrorKind kind, const char* message) {
 
 int main_program(const std::vector<std::string>& arguments) {
   std::signal(SIGPIPE, SIG_IGN);  // a peer's closed pipe is an error to report, not a death
+  Parsed parsed;
   try {
-    Parsed parsed = parse_arguments(arguments);
+    parsed = parse_arguments(arguments);
     if (!parsed.options) {
       fmt::print("{}", parsed.text);
       return 0;
     }
     parsed.options->command_line = command_line(arguments);
     check_outputs(*parsed.options);
+    if (needs_processes(*parsed.options)) {
+      join_job(*parsed.options, find_process_group());
+      if (!parsed.options->process) return start_processes(arguments, *parsed.options);
+    }
     const int status = dispatch(*parsed.options);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       fail(ErrorKind::bad_input, "cannot write standard output");
     return status;
   } catch (const Error& error) {
+    if (is_echo(parsed.options ? &*parsed.options : nullptr, error.what())) return exit_status(error.kind());
     return report(error.kind(), error.what());
   } catch (const std::bad_alloc&) {
     return report(ErrorKind::internal, "out of memory: the tensors and the workspace do not fit this machine");

@@ -138,7 +138,7 @@ PlanOptions on_device_of(const PlanOptions& options, const Transport& transport)
   result.device = kind;
   const auto& table = transport_table();
   const auto named = [&](const TransportEntry& entry) { return entry.name == transport.name(); };
-  if (std::any_of(table.begin(), table.end(), named)) result.transport = transport.name();
+  if (options.transport.empty() && std::any_of(table.begin(), table.end(), named)) result.transport = transport.name();
   result.devices.clear();
   if (device.is_cuda()) result.devices = {device.index};
   return result;

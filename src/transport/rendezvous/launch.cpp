@@ -122,6 +122,7 @@ std::optional<ProcessGroup> find_process_group(const Environment& environment, l
     group.rank = number(launcher.rank, *rank_text, 0, group.size - 1);
     group.local_rank = number_of(environment, launcher.local_rank, 0, kMostRanks).value_or(group.rank);
     group.address = address_of(environment, launcher, group.size, parent);
+    if (group.address == environment("MASTER_ADDR")) group.launcher = "rotunda";  // no other names a Unix socket
     return group;
   }
   return std::nullopt;
