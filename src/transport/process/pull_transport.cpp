@@ -76,13 +76,14 @@ void PullTransport::post(int id, std::span<const Message> sends, std::span<const
   }
   Posted& posted = posted_[id] = {};
   const auto outgoing = by_peer(sends), incoming = by_peer(receives);
-  Mark mark = incoming.empty() ? nullptr : mover_->mark();
   for (const auto& [rank_to, views] : outgoing) {
-    if (rank_to == rank()) {
-      copy_own(views, incoming.at(rank_to), id, mark, posted);
-    } else {
-      send_to(rank_to, id, views, posted);
-    }
+    if (rank_to != rank()) send_to(rank_to, id, views, posted);
+  }
+  // Pulls come after this rank's own offers: nobody's queue then has a wait before the signal that lets its peer go on,
+  // not even where a graph's branches run one after the other.
+  const Mark mark = incoming.empty() ? nullptr : mover_->mark();
+  if (const auto own = outgoing.find(rank()); own != outgoing.end()) {
+    copy_own(own->second, incoming.at(rank()), id, mark, posted);
   }
   for (const auto& [rank_from, views] : incoming) {
     if (rank_from == rank()) continue;
