@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,7 +74,7 @@ class Transport {
 
 /// A fault to inject, for tests: rank `rank` misbehaves when it posts its exchange number `after`, counted from 1 (0:
 /// at its first all_gather_text). It throws an Error; or stalls until another rank has failed or all others have ended;
-/// or dies: its body is left without a word to the others (only under run_ranks).
+/// or dies: its body is left without a word to the others (under run_ranks), or its process is killed.
 struct Fault {
   enum class Kind { none, throws, stalls, dies } kind = Kind::none;
   int rank = 0;
@@ -96,5 +97,40 @@ struct LocalOptions {
 /// that is not an echo of another rank's abort. A group that has not failed may be run again, exchange ids starting
 /// anew.
 void run_ranks(std::vector<std::unique_ptr<Transport>>& group, const std::function<void(Transport&)>& body);
+
+/// The place of this process in a job of one rank a process.
+struct ProcessGroup {
+  int rank = 0, size = 1;
+  int local_rank = 0;    ///< among the ranks of its host
+  std::string address;   ///< where rank 0 listens: "unix:PATH" (one host) or "HOST:PORT"
+  std::string launcher;  ///< who says so
+};
+
+/// What torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), mpirun (Open MPI, MVAPICH, PMI) or srun have told this
+/// process; nothing where none of them has started it. Where MASTER_ADDR is not set, ranks of one host meet at a Unix
+/// socket in /tmp that is named after the job, and those of Slurm on several hosts at the first node.
+/// @throws Error bad_input for values that make no sense, and where several hosts need MASTER_ADDR and MASTER_PORT
+[[nodiscard]] std::optional<ProcessGroup> find_process_group();
+
+struct ProcessOptions {
+  ProcessGroup group;
+  std::chrono::milliseconds timeout{60'000};
+  Device device = cuda_device(0);  ///< of this rank's messages; ranks may share one (ipc only)
+  Fault fault;
+};
+
+/// This process's end of a group in which every rank is a process of its own. Collective: returns when all are there.
+///
+/// - ipc: CUDA devices of one host. Peers' memory is mapped (CUDA IPC) and pulled by the copy engines, ordered by flags
+///   in device memory; no kernel takes part. Tensors must lie in memory of cudaMalloc.
+/// - nccl: one CUDA device a rank, any hosts. NCCL is loaded when it is first used; views that are not dense travel
+///   through staging memory. Whether both sides of a message agree is not checked.
+///
+/// Both can be captured into CUDA graphs, each process capturing its own part: all processes replay alike, in step.
+/// A process that dies is noticed at once, one that is late after the timeout. Streams that wait for it are then let
+/// go, so that nothing hangs, and every later call throws: what a stream has computed counts when a call after it, such
+/// as all_gather_text, has not thrown.
+/// @throws Error transport (who is missing), unsupported (what the machine lacks), bad_input (an unknown name)
+[[nodiscard]] std::unique_ptr<Transport> make_process_transport(const std::string& name, const ProcessOptions& options);
 
 }  // namespace rotunda

@@ -48,6 +48,7 @@ class Alone {
       : name_(std::move(name)) {
     SessionSetup setup = ours;
     setup.ranks = 1;
+    setup.process = std::nullopt;
     setup.options = PlanOptions{};
     setup.options.kernel = kernel;
     setup.options.threads = std::min(cores(), ours.options.threads * ours.ranks);
@@ -75,6 +76,7 @@ std::vector<Alone> make_ideals(const Options& options, const SessionSetup& setup
                                const Session& ours) {
   std::set<int> devices;
   for (const RankReport& report : ours.reports()) {
+    if (setup.process && report.plan->rank != setup.process->rank) continue;  // the others time theirs
     if (report.plan->device.is_cuda()) devices.insert(report.plan->device.index);
   }
   std::vector<Alone> ideals;
@@ -143,7 +145,7 @@ void trace_once(const Options& options, SessionSetup setup, const Inputs& inputs
   Session session(setup, inputs.tensors.views);
   session.forward();
   if (inputs.problem.grad) session.backward();
-  write_trace(options.trace, session.reports());
+  if (options.is_first()) write_trace(options.trace, session.reports());
 }
 
 }  // namespace
@@ -159,7 +161,7 @@ int bench(const Options& options) {
   Session session(setup, inputs.tensors.views);
   print(options, fmt::format("{}\n{} on {} ranks of {} threads\n\n", inputs.problem_text, session.plan().summary(),
                              setup.ranks, session.plan().threads));
-  if (!check.passed) {
+  if (session.from_first(check.passed ? "passed" : "failed") == "failed") {
     print(options, grades_text(check.grades) + "\nFAILED: not timed\n");
     return 1;
   }
@@ -182,7 +184,7 @@ int bench(const Options& options) {
     record.baselines[ideals[i].name()] = over(times[i + 1], times[0], std::max(1, record.gpus));
   }
   for (const std::string& name : options.baselines) {
-    if (!is_peer(name)) continue;
+    if (!is_peer(name) || !options.is_first()) continue;
     const PeerResult peer = run_peer(name, options.python, inputs.problem_text, options.repeat,
                                      std::min(cores(), session.plan().threads * setup.ranks));
     record.baselines[name] = over(peer.times, record.times);
@@ -190,7 +192,7 @@ int bench(const Options& options) {
   }
   print(options, result_text(record, check));
   if (!options.trace.empty()) trace_once(options, setup, inputs);
-  if (!options.json.empty()) append_json(options.json, {to_json(record)});
+  if (options.is_first() && !options.json.empty()) append_json(options.json, {to_json(record)});
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "base/fail.hpp"
 #include "cli/atomic_file.hpp"
 #include "cli/commands.hpp"
+#include "cli/launch.hpp"
 #include "cli/record.hpp"
 #include "rotunda/info.hpp"
 
@@ -81,6 +82,13 @@ void warn_of_environment() {
   }
 }
 
+/// Whether an error only repeats what another process of the same launch says itself.
+bool is_echo(const Options* options, const std::string& message) {
+  if (options == nullptr || !options->process || options->process->launcher != "rotunda") return false;
+  return message.starts_with("rank ") && message.find(" failed: ") < std::string("rank 1000000").size() &&
+         !message.starts_with(fmt::format("rank {} failed: ", options->process->rank));
+}
+
 int report(ErrorKind kind, const char* message) {
   fmt::print(stderr, "rotunda: {}\n", message);
   return exit_status(kind);
@@ -90,8 +98,9 @@ int report(ErrorKind kind, const char* message) {
 
 int main_program(const std::vector<std::string>& arguments) {
   std::signal(SIGPIPE, SIG_IGN);  // a peer's closed pipe is an error to report, not a death
+  Parsed parsed;
   try {
-    Parsed parsed = parse_arguments(arguments);
+    parsed = parse_arguments(arguments);
     if (!parsed.options) {
       fmt::print("{}", parsed.text);
       return 0;
@@ -99,11 +108,16 @@ int main_program(const std::vector<std::string>& arguments) {
     parsed.options->command_line = command_line(arguments);
     warn_of_environment();
     check_outputs(*parsed.options);
+    if (needs_processes(*parsed.options)) {
+      join_job(*parsed.options, find_process_group());
+      if (!parsed.options->process) return start_processes(arguments, *parsed.options);
+    }
     const int status = dispatch(*parsed.options);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       fail(ErrorKind::bad_input, "cannot write standard output");
     return status;
   } catch (const Error& error) {
+    if (is_echo(parsed.options ? &*parsed.options : nullptr, error.what())) return exit_status(error.kind());
     return report(error.kind(), error.what());
   } catch (const std::bad_alloc&) {
     return report(ErrorKind::unsupported, "out of memory: this takes more than the machine has");

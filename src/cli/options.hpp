@@ -31,8 +31,12 @@ struct Options {
   std::vector<std::string> baselines;
   std::string python, cluster;
   std::string command_line;  ///< for records
+  /// This process is one rank of a job on transport ipc or nccl, which has as many ranks as the job.
+  std::optional<ProcessGroup> process;
 
   [[nodiscard]] int ranks_or_default() const { return ranks.value_or(4); }
+  /// Whether this process prints and writes the results.
+  [[nodiscard]] bool is_first() const { return !process || process->rank == 0; }
 };
 
 /// What parsing the arguments came to: options to run, or a text to print and leave with status 0.

@@ -38,9 +38,9 @@ int run(const Options& options) {
   const double backward = inputs.problem.grad ? session.backward() : 0;
   session.gather(outputs.views);
 
-  if (!options.out.empty()) write_outputs(options.out, inputs, outputs);
-  if (!options.trace.empty()) write_trace(options.trace, session.reports());
-  if (!options.json.empty()) {
+  if (options.is_first() && !options.out.empty()) write_outputs(options.out, inputs, outputs);
+  if (options.is_first() && !options.trace.empty()) write_trace(options.trace, session.reports());
+  if (options.is_first() && !options.json.empty()) {
     append_json(options.json, {to_json(record_of("run", inputs.problem_text, options, session.reports()))});
   }
   print(options,

@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "rotunda/attention.hpp"
@@ -16,6 +18,8 @@ struct SessionSetup {
   int ranks = 1;
   std::chrono::milliseconds timeout{60'000};
   bool tracing = false;
+  /// This process is one rank of `ranks`, on transport ipc or nccl; else they are threads of this process.
+  std::optional<ProcessGroup> process;
 };
 
 /// What one rank did. Events are in seconds since the session began, on one clock for all ranks.
@@ -25,7 +29,10 @@ struct RankReport {
   std::vector<TraceEvent> events;
 };
 
-/// Ranks as threads. Used by one thread. Every call throws what a rank threw; after that only the destructor is of use.
+class Runner;
+
+/// Ranks as threads, or this process as one of several that all make the same calls. Used by one thread. Every call
+/// throws what a rank threw; after that only the destructor is of use.
 class Session {
  public:
   /// Agrees on a plan and scatters the whole inputs. `inputs` must outlive the constructor only.
@@ -46,14 +53,15 @@ class Session {
 
   /// Copies the ranks' results into whole tensors: rows by the shard, dsink summed in rank order, max_logit of rank 0.
   void gather(const Tensors& outputs) const;
+  /// Rank 0's text on every rank; with threads, the text.
+  [[nodiscard]] std::string from_first(const std::string& text);
 
   /// By rank; valid between calls.
   [[nodiscard]] const std::vector<RankReport>& reports() const;
   [[nodiscard]] const Plan& plan() const { return *reports().front().plan; }
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Runner> runner_;
 };
 
 /// The greatest value of a field over ranks, forward or backward.

@@ -21,6 +21,7 @@ SessionSetup session_setup(const Options& options, const Problem& problem) {
   setup.ranks = options.ranks_or_default();
   setup.timeout = options.timeout;
   setup.tracing = !options.trace.empty();
+  setup.process = options.process;
   if (setup.options.threads == 0) setup.options.threads = std::max(1, cores() / setup.ranks);
   return setup;
 }

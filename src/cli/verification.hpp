@@ -12,7 +12,7 @@
 
 namespace rotunda::cli {
 
-/// Runs the inputs once on `ranks` of `options` and grades every output.
+/// Runs the inputs once on `ranks` of `options` and grades every output; of a job's processes only rank 0 grades.
 struct Verification {
   std::vector<Grade> grades;
   std::vector<RankReport> reports;

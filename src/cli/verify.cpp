@@ -14,8 +14,8 @@ int verify(const Options& options) {
   const Plan& plan = *result.reports.front().plan;
   print(options, fmt::format("{}\n{} on {} ranks, against float64\n\n{}\n{}\n", inputs.problem_text, plan.summary(),
                              plan.ranks, grades_text(result.grades), result.passed() ? "passed" : "FAILED"));
-  if (!options.trace.empty()) write_trace(options.trace, result.reports);
-  if (!options.json.empty()) {
+  if (options.is_first() && !options.trace.empty()) write_trace(options.trace, result.reports);
+  if (options.is_first() && !options.json.empty()) {
     Record record = record_of("verify", inputs.problem_text, options, result.reports);
     record.err_ratio = err_ratios(result.grades);
     append_json(options.json, {to_json(record)});

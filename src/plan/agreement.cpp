@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/fail.hpp"
+#include "plan/selection.hpp"
 #include "rotunda/plan.hpp"
 
 namespace rotunda {
@@ -124,7 +126,7 @@ void compare(const std::string& field, const std::vector<std::string>& values) {
   }
 }
 
-/// The options with the device that the transport's messages lie on.
+/// The options with the transport's name, and the device that its messages lie on.
 PlanOptions on_device_of(const PlanOptions& options, const Transport& transport) {
   PlanOptions result = options;
   const Device device = transport.device();
@@ -134,6 +136,9 @@ PlanOptions on_device_of(const PlanOptions& options, const Transport& transport)
          to_string(device));
   }
   result.device = kind;
+  const auto& table = transport_table();
+  const auto named = [&](const TransportEntry& entry) { return entry.name == transport.name(); };
+  if (options.transport.empty() && std::any_of(table.begin(), table.end(), named)) result.transport = transport.name();
   result.devices.clear();
   if (device.is_cuda()) result.devices = {device.index};
   return result;

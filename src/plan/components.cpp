@@ -8,6 +8,7 @@
 #include "base/fail.hpp"
 #include "plan/selection.hpp"
 #include "rotunda/info.hpp"
+#include "transport/availability.hpp"
 
 namespace rotunda {
 namespace {
@@ -74,10 +75,18 @@ int cuda_index(const PlanOptions& options, int rank) {
 }  // namespace
 
 const std::vector<TransportEntry>& transport_table() {
+  // What is missing is looked up once: NCCL is a library to be found and loaded.
+  static const std::string no_ipc = why_no_ipc(), no_nccl = no_ipc.empty() ? why_no_nccl() : no_ipc;
+  static const auto entry = [](const char* name, const std::string& what, const std::string& missing) {
+    return TransportEntry{name, missing.empty(), missing.empty() ? what : fmt::format("{}: {}", what, missing)};
+  };
   static const std::vector<TransportEntry> table = {
       {"local", true, "ranks are threads of one process, on host memory or CUDA devices"},
-      {"ipc", false, "one process a GPU on one host: not in this build"},
-      {"nccl", false, "one GPU a rank on many hosts: not in this build"},
+      entry("ipc", "ranks are processes of one host, on CUDA devices that they may share", no_ipc),
+      entry("nccl",
+            "ranks are processes with a CUDA device each, on any hosts" +
+                (no_nccl.empty() ? fmt::format(", NCCL {}", nccl_version()) : ""),
+            no_nccl),
       {"mpi", false, "processes on CPUs: not in this build"},
       {"callback", false, "the host program brings the exchange: not in this build"},
   };
@@ -152,7 +161,10 @@ std::string choose_transport(const PlanOptions& options, std::vector<Refusal>& r
       chosen = entry.name;
       continue;
     }
-    if (!unsupported) reason = fmt::format("transport {} was asked for", options.transport);
+    if (!unsupported) {
+      reason = wanted ? fmt::format("{} is preferred", chosen)
+                      : fmt::format("transport {} was asked for", options.transport);
+    }
     refusals.push_back({"transport " + entry.name, reason, unsupported});
     if (wanted) reasons.push_back(fmt::format("{} ({})", entry.name, reason));
   }

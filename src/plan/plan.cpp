@@ -52,7 +52,13 @@ const Kernel& choose_components(Plan& plan) {
   };
   attempt([&] { plan.device = choose_device(plan.problem, plan.options, plan.rank, plan.refusals); });
   attempt([&] { kernel = &choose_kernel(plan.problem, plan.options, plan.device, plan.refusals); });
-  attempt([&] { plan.transport = choose_transport(plan.options, plan.refusals); });
+  attempt([&] {
+    plan.transport = choose_transport(plan.options, plan.refusals);
+    if ((plan.transport == "ipc" || plan.transport == "nccl") && !plan.device.is_cuda()) {
+      fail(ErrorKind::unsupported, "transport {} moves memory of CUDA devices, and the plan is for the cpu",
+           plan.transport);
+    }
+  });
   if (!reasons.empty()) throw Error(ErrorKind::unsupported, fmt::format("{}", fmt::join(reasons, "; ")));
   plan.kernel = kernel->name();
   return *kernel;

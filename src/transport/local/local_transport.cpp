@@ -4,37 +4,9 @@
 #include <chrono>
 
 #include "base/fail.hpp"
+#include "transport/disagreement.hpp"
 
 namespace rotunda::local {
-namespace {
-
-std::int64_t total_bytes(const std::vector<TensorView>& views) {
-  std::int64_t bytes = 0;
-  for (const auto& view : views) bytes += view.elements() * static_cast<std::int64_t>(size_of(view.dtype));
-  return bytes;
-}
-
-/// What the two sides of a complete delivery disagree about, or nothing.
-std::string disagreement(const Delivery& delivery, int other_id) {
-  const auto& [source, target] = std::tie(delivery.source, delivery.target);
-  const auto between = fmt::format("between rank {} and rank {}", delivery.from, delivery.to);
-  if (delivery.id != other_id) {
-    return fmt::format("exchanges differ {}: one side posted exchange {}, the other exchange {}", between, delivery.id,
-                       other_id);
-  }
-  if (source.size() != target.size()) {
-    return fmt::format("exchange {} differs {}: rank {} sends {} messages, rank {} receives {}", delivery.id, between,
-                       delivery.from, source.size(), delivery.to, target.size());
-  }
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (source[i].shape == target[i].shape && source[i].dtype == target[i].dtype) continue;
-    return fmt::format("exchange {}, message {} differs {}: rank {} sends {}, rank {} receives {}", delivery.id, i,
-                       between, delivery.from, describe(source[i]), delivery.to, describe(target[i]));
-  }
-  return {};
-}
-
-}  // namespace
 
 void LocalTransport::post(int id, std::span<const Message> sends, std::span<const Message> receives) {
   Lock lock(group_->mutex);
@@ -89,7 +61,9 @@ void LocalTransport::post_side(Lock& lock, int id, std::span<const Message> mess
     (sending ? delivery->offered : delivery->wanted) = true;
     (sending ? delivery->offered_at : delivery->wanted_at) = mark;
     if (meets) {
-      if (const auto text = disagreement(*delivery, id); !text.empty()) fail_group(lock, text);
+      const auto text =
+          disagreement({delivery->from, delivery->to, delivery->id, id, delivery->source, delivery->target});
+      if (!text.empty()) fail_group(lock, text);
     }
     group_->member(peer).wake.notify_all();
   }

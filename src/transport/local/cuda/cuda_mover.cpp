@@ -1,54 +1,15 @@
 // Messages between CUDA devices: the receiver's copy streams, one a peer, pull from the sender's memory in stream
 // order.
 #include <map>
-#include <mutex>
-#include <vector>
 
 #include "base/cuda/check.hpp"
-#include "base/cuda/event.hpp"
+#include "base/cuda/event_pool.hpp"
 #include "base/cuda/strided_copy.hpp"
 #include "base/fail.hpp"
 #include "transport/local/mover.hpp"
 
 namespace rotunda::local {
 namespace {
-
-/// Events for reuse: making one costs more than recording it. An event may go back while streams still wait for it,
-/// because a wait holds what had been recorded when it was asked for.
-class EventPool : public std::enable_shared_from_this<EventPool> {
- public:
-  explicit EventPool(int device) : device_(device) {}
-
-  std::shared_ptr<cuda::Event> take() {
-    auto self = shared_from_this();
-    auto* event = new cuda::Event(pop());
-    return {event, [self](cuda::Event* used) {
-              self->give_back(std::move(*used));
-              delete used;
-            }};
-  }
-
- private:
-  cuda::Event pop() {
-    {
-      const std::scoped_lock lock(mutex_);
-      if (!free_.empty()) {
-        cuda::Event event = std::move(free_.back());
-        free_.pop_back();
-        return event;
-      }
-    }
-    return {device_, cuda::Event::Use::order};
-  }
-  void give_back(cuda::Event&& event) {
-    const std::scoped_lock lock(mutex_);
-    free_.push_back(std::move(event));
-  }
-
-  int device_;
-  std::mutex mutex_;
-  std::vector<cuda::Event> free_;
-};
 
 const cuda::Event& event_of(const Mark& mark) {
   return *static_cast<const cuda::Event*>(mark.get());
@@ -79,7 +40,7 @@ void enable_peers(int device, std::span<const int> peers) {
 class CudaMover final : public Mover {
  public:
   CudaMover(const Device& device, std::span<const int> peers)
-      : device_(device), events_(std::make_shared<EventPool>(device.index)) {
+      : device_(device), events_(std::make_shared<cuda::EventPool>(device.index)) {
     enable_peers(device.index, peers);
   }
 
@@ -119,7 +80,7 @@ class CudaMover final : public Mover {
   }
 
   Device device_;
-  std::shared_ptr<EventPool> events_;
+  std::shared_ptr<cuda::EventPool> events_;
   Stream stream_;
   std::map<int, OwnedStream> copies_;
 };
