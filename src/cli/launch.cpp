@@ -189,10 +189,10 @@ void join_job(Options& options, const std::optional<ProcessGroup>& job) {
 int start_processes(const std::vector<std::string>& arguments, const Options& options) {
   std::vector<std::string> command{"rotunda"};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  return start_command(command, options.ranks_or_default(), options.timeout);
+  return start_command(command, options.ranks_or_default(), options.timeout + kGrace);
 }
 
-int start_command(const std::vector<std::string>& command, int ranks, std::chrono::milliseconds timeout) {
+int start_command(const std::vector<std::string>& command, int ranks, std::chrono::milliseconds patience) {
   const std::string address = fmt::format("unix:/tmp/rotunda-{}-{}.sock", ::getuid(), ::getpid());
   std::vector<Child> children;
   for (int rank = 0; rank < ranks; ++rank) children.push_back(start(command, rank, ranks, address));
@@ -205,7 +205,7 @@ int start_command(const std::vector<std::string>& command, int ranks, std::chron
   while (ended < ranks || std::any_of(children.begin(), children.end(), [](auto& c) { return c.errors >= 0; })) {
     read_errors(children);
     reap(children, ended);
-    if (deadline == Clock::time_point::max() && any_failed()) deadline = Clock::now() + timeout + kGrace;
+    if (deadline == Clock::time_point::max() && any_failed()) deadline = Clock::now() + patience;
     if (Clock::now() < deadline || ended == ranks) continue;
     if (before_killing.empty()) before_killing = children;
     kill_rest(children);

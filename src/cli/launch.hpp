@@ -23,7 +23,7 @@ void join_job(Options& options, const std::optional<ProcessGroup>& job);
 /// rank that was killed is named, with status 4; those that then don't end within the timeout are killed.
 int start_processes(const std::vector<std::string>& arguments, const Options& options);
 
-/// The same with any arguments; the first is the program's name.
-int start_command(const std::vector<std::string>& command, int ranks, std::chrono::milliseconds timeout);
+/// The same with any arguments; the first is the program's name. After a failure the others have `patience` to end.
+int start_command(const std::vector<std::string>& command, int ranks, std::chrono::milliseconds patience);
 
 }  // namespace rotunda::cli

@@ -45,7 +45,7 @@ expect 2 "h_qq" verify --problem "s_q=4 h_qq=2 d=8"
 expect 2 "--baseline names 'nobody'" bench --problem "$small" --baseline nobody
 expect 3 "--baseline te" bench --problem "$small" --baseline te
 expect 3 "cuda" verify --problem "$small" --device cuda
-expect 3 "nccl" verify --problem "$small" --transport nccl
+ROTUNDA_DISABLE=nccl expect 3 "nccl" verify --problem "$small" --transport nccl
 expect 3 "cudnn" verify --problem "$small" --kernel cudnn
 expect 3 "dropout" verify --problem "$small dropout=0.1"
 expect 3 "GiB" verify --problem "s_q=100000000000 h_q=32 d=128"

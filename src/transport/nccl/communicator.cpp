@@ -29,7 +29,7 @@ void require_own_devices(const std::vector<std::string>& names) {
     if (first == names.begin() + static_cast<std::ptrdiff_t>(rank)) continue;
     fail(
         ErrorKind::unsupported,
-        "ranks {} and {} share a device ({}), and NCCL needs one for each rank; transport ipc or local lets them share",
+        "ranks {} and {} share a device ({}), and transport nccl needs one for each rank; ipc and local let them share",
         first - names.begin(), rank, names[rank]);
   }
 }
