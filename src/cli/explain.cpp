@@ -29,6 +29,10 @@ std::string problem_text(const Problem& problem) {
 std::string choices_text(const Plan& plan) {
   std::string text =
       fmt::format("plan     {}, {} threads a rank, hash {:016x}\n", plan.summary(), plan.threads, plan.hash);
+  if (plan.partials > 0) {
+    text += fmt::format("         kernel {} leaves 16-bit results: sums of rank {} are made of at most {}\n",
+                        plan.kernel, plan.rank, plan.partials);
+  }
   if (plan.refusals.empty()) return text;
   Table table({"not chosen", "because"}, 2);
   for (const Refusal& refusal : plan.refusals) {

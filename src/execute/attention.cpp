@@ -42,6 +42,7 @@ struct Attention::Impl {
     try {
       check_tensors(program, tensors);
       check_memory(program, tensors, plan->device);
+      check_alignment(program, tensors, kernel->capabilities().alignment, plan->kernel);
       resolve();
       transport.use_stream(stream);
       if (poison) set_bytes(memory.data(), 0xff, memory.bytes(), plan->device, stream);  // all ones: NaN

@@ -1,6 +1,7 @@
 #include "execute/binding.hpp"
 
 #include <array>
+#include <cstdint>
 
 #include "base/fail.hpp"
 
@@ -45,6 +46,25 @@ void check_tensors(const Program& program, const Tensors& tensors) {
            "tensor {} on rank {} has stride {} in its last axis (the head dim); allowed: 1. Copy it to contiguous rows",
            buffer.name, program.rank, tensor.stride[3]);
     }
+  }
+}
+
+void check_alignment(const Program& program, const Tensors& tensors, int alignment, const std::string& kernel) {
+  for (const Buffer& buffer : program.buffers) {
+    const TensorView& tensor = tensor_of(tensors, buffer.binding);
+    if (tensor.empty() || buffer.dim == 1) continue;  // row statistics and values of heads may lie anywhere
+    const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
+    bool suits = reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(alignment) == 0;
+    for (int axis = 0; axis < 3; ++axis) {
+      const auto i = static_cast<std::size_t>(axis);
+      suits &= tensor.shape[i] == 1 || tensor.stride[i] * size % alignment == 0;
+    }
+    if (suits) continue;
+    fail(ErrorKind::unsupported,
+         "tensor {} on rank {} lies at {} with strides {}, {}, {} elements of {} bytes; kernel {} takes addresses and "
+         "strides that are multiples of {} bytes: copy it to contiguous memory, or choose another kernel",
+         buffer.name, program.rank, tensor.data, tensor.stride[0], tensor.stride[1], tensor.stride[2], size, kernel,
+         alignment);
   }
 }
 

@@ -31,6 +31,9 @@ class BoundBuffers {
 /// @throws Error bad_input naming the tensor, what it is and what it should be
 void check_tensors(const Program& program, const Tensors& tensors);
 
+/// Checks that the tensors a kernel reads and writes as they lie suit it. @throws Error unsupported naming the tensor
+void check_alignment(const Program& program, const Tensors& tensors, int alignment, const std::string& kernel);
+
 /// Checks that what a CUDA device will touch lies in memory that it can reach. Nothing on a CPU.
 /// @throws Error bad_input naming the tensor and where it is
 void check_memory(const Program& program, const Tensors& tensors, const Device& device);

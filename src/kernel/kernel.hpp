@@ -107,6 +107,7 @@ struct KernelCapabilities {
   bool reads_out = false;     ///< backward computes delta itself, from out
   bool confines_nan = true;   ///< a NaN in a key row reaches only rows that see it; else what shares a tile with it
   bool narrow_gradients = false;  ///< writes gradients in the problem's dtype too, where a call makes the whole of them
+  int alignment = 1;              ///< bytes that addresses and strides of q, k, v, out and dout are multiples of
   Device::Kind device = Device::Kind::cpu;
 };
 

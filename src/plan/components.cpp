@@ -78,17 +78,17 @@ const std::vector<TransportEntry>& transport_table() {
   // What is missing is looked up once: NCCL is a library to be found and loaded.
   static const std::string no_ipc = why_no_ipc(), no_nccl = no_ipc.empty() ? why_no_nccl() : no_ipc;
   static const auto entry = [](const char* name, const std::string& what, const std::string& missing) {
-    return TransportEntry{name, missing.empty(), missing.empty() ? what : fmt::format("{}: {}", what, missing)};
+    return TransportEntry{name, missing.empty(), missing.empty() ? what : fmt::format("{}: {}", what, missing), false};
   };
   static const std::vector<TransportEntry> table = {
-      {"local", true, "ranks are threads of one process, on host memory or CUDA devices"},
+      {"local", true, "ranks are threads of one process, on host memory or CUDA devices", true},
       entry("ipc", "ranks are processes of one host, on CUDA devices that they may share", no_ipc),
       entry("nccl",
             "ranks are processes with a CUDA device each, on any hosts" +
                 (no_nccl.empty() ? fmt::format(", NCCL {}", nccl_version()) : ""),
             no_nccl),
-      {"mpi", false, "processes on CPUs: not in this build"},
-      {"callback", false, "the host program brings the exchange: not in this build"},
+      {"mpi", false, "processes on CPUs: not in this build", false},
+      {"callback", false, "the host program brings the exchange: not in this build", false},
   };
   return table;
 }
@@ -156,14 +156,14 @@ std::string choose_transport(const PlanOptions& options, std::vector<Refusal>& r
     std::string reason = entry.available ? "" : entry.description;
     if (reason.empty() && is_disabled(entry.name)) reason = kDisabled;
     const bool unsupported = !reason.empty();
-    const bool wanted = options.transport.empty() || options.transport == entry.name;
+    const bool wanted = options.transport.empty() ? entry.automatic : options.transport == entry.name;
     if (!unsupported && wanted && chosen.empty()) {
       chosen = entry.name;
       continue;
     }
     if (!unsupported) {
-      reason = wanted ? fmt::format("{} is preferred", chosen)
-                      : fmt::format("transport {} was asked for", options.transport);
+      reason = options.transport.empty() ? "serves only when asked for by name"
+                                         : fmt::format("transport {} was asked for", options.transport);
     }
     refusals.push_back({"transport " + entry.name, reason, unsupported});
     if (wanted) reasons.push_back(fmt::format("{} ({})", entry.name, reason));

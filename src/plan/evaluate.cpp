@@ -3,6 +3,7 @@
 #include <map>
 #include <tuple>
 
+#include "plan/selection.hpp"
 #include "rotunda/plan.hpp"
 
 namespace rotunda {
@@ -33,8 +34,8 @@ double seconds(const Cost& cost, const Machine& machine) {
          static_cast<double>(cost.messages) * machine.seconds_per_message;
 }
 
-/// Most results of attention calls that one output or gradient is summed from: the calls of one head group here, and
-/// the key gradients that arrive from other ranks.
+}  // namespace
+
 int partials(const Program& program) {
   std::map<int, int> calls;                                         // by the group's first query head
   std::map<std::tuple<int, std::int64_t, std::int64_t>, int> sums;  // by buffer, first row and first head
@@ -48,8 +49,6 @@ int partials(const Program& program) {
   for (const auto& [place, count] : sums) most = std::max(most, count);
   return most;
 }
-
-}  // namespace
 
 Candidate evaluate(const Problem& problem, const Shard& shard, const ScheduleOptions& forward,
                    const ScheduleOptions& backward, const Machine& machine) {

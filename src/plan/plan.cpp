@@ -151,6 +151,9 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions&
     plan->backward = make_program(plan->problem, plan->shard, plan->backward_schedule, rank, true);
     add_workspace(*plan, kernel, *plan->backward);
   }
+  if (!kernel.capabilities().accumulates) {
+    plan->partials = std::max(partials(plan->forward), plan->backward ? partials(*plan->backward) : 1);
+  }
   plan->hash = fnv1a(signature(*plan));
   if (rank == 0) log(LogLevel::info, "{} for {}", plan->summary(), to_text(plan->problem));
   return plan;

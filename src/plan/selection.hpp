@@ -14,6 +14,7 @@ struct TransportEntry {
   std::string name;
   bool available = false;
   std::string description;  ///< or what it needs
+  bool automatic = false;   ///< may be chosen by auto
 };
 [[nodiscard]] const std::vector<TransportEntry>& transport_table();
 
@@ -36,6 +37,10 @@ struct Choice {
 /// What the caller left open, by predicted time, among what the kernel serves. @throws Error bad_input, unsupported
 [[nodiscard]] Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks,
                                      const Kernel& kernel, const Device& device);
+
+/// Most results of attention calls that one output or gradient of a program is summed from: the calls of one head group
+/// here, and the key gradients that arrive from other ranks.
+[[nodiscard]] int partials(const Program& program);
 
 /// The kernel calls of a program.
 [[nodiscard]] std::vector<CallShape> calls_of(const Program& program, int threads, const Device& device);

@@ -100,6 +100,7 @@ class KernelDriver {
   }
 
   [[nodiscard]] const Problem& problem() const { return problem_; }
+  [[nodiscard]] const Kernel& kernel() const { return kernel_; }
   [[nodiscard]] Tensors& tensors() { return tensors_.views(); }
   [[nodiscard]] const Tensors& tensors() const { return tensors_.views(); }
   [[nodiscard]] Call whole() const { return {mask_slices(problem_), 0, problem_.s_k}; }
@@ -232,9 +233,12 @@ class KernelDriver {
   TensorView whole_acc_, whole_delta_;
 };
 
-/// Every tensor is within the bar of float64.
+/// Every tensor is within the bar of float64. Where heads share keys, a kernel of 16-bit partial results rounds each of
+/// them before the sum: one rounding more than naive has, and the bar says so (docs/accuracy.md).
 inline void expect_right(const KernelDriver& driver, const OracleResult& want) {
-  for (const Grade& one : grade(driver.problem(), want, driver.tensors())) {
+  const bool partials = !driver.kernel().capabilities().accumulates && driver.problem().h_q > driver.problem().h_kv;
+  for (Grade one : grade(driver.problem(), want, driver.tensors())) {
+    if (partials && (one.tensor == "dk" || one.tensor == "dv")) one.bar = 3;
     EXPECT_TRUE(one.passed()) << one.tensor << ": ratio " << one.ratio << " (at most " << one.bar << "), error "
                               << one.error << ", naive error " << one.naive_error << ", misplaced " << one.misplaced;
   }

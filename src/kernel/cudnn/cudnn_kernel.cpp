@@ -43,6 +43,7 @@ class CudnnKernel final : public Kernel {
             .reads_out = true,
             .confines_nan = false,
             .narrow_gradients = true,
+            .alignment = 16,
             .device = Device::Kind::cuda};
   }
 

@@ -60,7 +60,6 @@ __global__ void __launch_bounds__(kRowThreads)
   __syncthreads();
   walk_vectors<V>(
       pairs, args.dim, [&](int pair, int element) { return load_vector<V>(args.acc.data + from[pair] + element); },
-      [] {},
       [&](int pair, int element, const Vector<float, V>& loaded) {
         Vector<To, V> result;
 #pragma unroll

@@ -15,7 +15,7 @@ struct MergeArgs {
   bool init, last;
 };
 
-/// A pair's weights; a negative one: nothing was visible, and the values count for nothing (they may be NaN).
+/// A pair's weights; a negative one: nothing was visible, and the values must not be read (they may be NaN).
 struct Weights {
   float acc, partial;
 };
@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int pairs = static_cast<int>(places.count - first < kPairs ? places.count - first : kPairs);
   if (threadIdx.x < pairs) {
     const auto [b, row, head, flat_row] = places.find(first + threadIdx.x);
+    weights[threadIdx.x] = merge_lse(args, b, row, head);
     from[threadIdx.x] = args.partial.offset(b, row, head);
     acc[threadIdx.x] = args.acc.offset(b, row, head);
     out[threadIdx.x] = args.out.offset(b, row, head);
@@ -59,25 +60,21 @@ __global__ void __launch_bounds__(kRowThreads)
       pairs, args.dim,
       [&](int pair, int element) {
         Pieces<Partial, V> pieces{};
-        pieces.partial = load_vector<V>(args.partial.data + from[pair] + element);
-        if (!args.init) pieces.acc = load_vector<V>(args.acc.data + acc[pair] + element);
+        if (weights[pair].partial >= 0 || isnan(weights[pair].partial)) {
+          pieces.partial = load_vector<V>(args.partial.data + from[pair] + element);
+        }
+        if (weights[pair].acc >= 0 || isnan(weights[pair].acc)) {
+          pieces.acc = load_vector<V>(args.acc.data + acc[pair] + element);
+        }
         return pieces;
       },
-      [&] {  // the weights, in float64: as long as a pass over the values
-        if (threadIdx.x < pairs) {
-          const auto [b, row, head, flat_row] = places.find(first + threadIdx.x);
-          weights[threadIdx.x] = merge_lse(args, b, row, head);
-        }
-        __syncthreads();
-      },
       [&](int pair, int element, const Pieces<Partial, V>& pieces) {
-        const Weights weight = weights[pair];
         Vector<float, V> sum;
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          // Where nothing was visible there may be anything.
-          const float added = weight.partial < 0 ? 0.0F : widen(pieces.partial.at[i]) * weight.partial;
-          sum.at[i] = weight.acc < 0 ? added : fmaf(pieces.acc.at[i], weight.acc, added);
+          // What was not read is 0; its weight of -1 makes -0 of it, and the last sum +0 again.
+          const float added = widen(pieces.partial.at[i]) * weights[pair].partial;
+          sum.at[i] = fmaf(pieces.acc.at[i], weights[pair].acc, added) + 0.0F;
         }
         if (args.last) {
           Vector<Out, V> result;

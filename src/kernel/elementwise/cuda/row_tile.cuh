@@ -71,14 +71,12 @@ __device__ double load_lse(const RowView<float, Index>& lse, const RowView<float
 }
 
 /// Calls load(pair of the block, first element) and store(pair, first element, loaded) for each vector of `pairs` rows
-/// with `dim` elements, several loads ahead of the stores. meanwhile() runs once in every thread while the first loads
-/// are on their way, before any store; it may hold a barrier.
-template <int V, class Load, class Meanwhile, class Store>
-__device__ void walk_vectors(int pairs, int dim, Load&& load, Meanwhile&& meanwhile, Store&& store) {
+/// with `dim` elements, several loads ahead of the stores.
+template <int V, class Load, class Store>
+__device__ void walk_vectors(int pairs, int dim, Load&& load, Store&& store) {
   const int in_row = dim / V;
   const int total = pairs * in_row;
-  bool started = false;
-  for (int first = threadIdx.x; first < total || !started; first += kRowThreads * kRowUnroll) {
+  for (int first = threadIdx.x; first < total; first += kRowThreads * kRowUnroll) {
     decltype(load(0, 0)) loaded[kRowUnroll];
     int pair[kRowUnroll], element[kRowUnroll];
 #pragma unroll
@@ -88,8 +86,6 @@ __device__ void walk_vectors(int pairs, int dim, Load&& load, Meanwhile&& meanwh
       element[u] = (n - pair[u] * in_row) * V;
       if (n < total) loaded[u] = load(pair[u], element[u]);
     }
-    if (!started) meanwhile();
-    started = true;
 #pragma unroll
     for (int u = 0; u < kRowUnroll; ++u) {
       if (first + u * kRowThreads < total) store(pair[u], element[u], loaded[u]);
