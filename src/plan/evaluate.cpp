@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "plan/selection.hpp"
 #include "rotunda/plan.hpp"
@@ -37,15 +38,15 @@ double seconds(const Cost& cost, const Machine& machine) {
 }  // namespace
 
 int partials(const Program& program) {
-  std::map<int, int> calls;                                         // by the group's first query head
+  std::map<std::pair<int, std::int64_t>, int> calls;                // by first query head and row
   std::map<std::tuple<int, std::int64_t, std::int64_t>, int> sums;  // by buffer, first row and first head
   for (const Step& step : program.steps) {
-    if (const auto* attend = std::get_if<Attend>(&step)) ++calls[attend->q_head];
-    if (const auto* attend = std::get_if<AttendBackward>(&step)) ++calls[attend->q_head];
+    if (const auto* attend = std::get_if<Attend>(&step)) ++calls[{attend->q_head, attend->q.row}];
+    if (const auto* attend = std::get_if<AttendBackward>(&step)) ++calls[{attend->q_head, attend->q.row}];
     if (const auto* add = std::get_if<Add>(&step)) ++sums[{add->to.buffer, add->to.row, add->to.head}];
   }
   int most = 1;
-  for (const auto& [head, count] : calls) most = std::max(most, count);
+  for (const auto& [rows, count] : calls) most = std::max(most, count);
   for (const auto& [place, count] : sums) most = std::max(most, count);
   return most;
 }

@@ -76,46 +76,6 @@ Builder::Builder(const Problem& problem, const Shard& shard, const ScheduleOptio
   }
 }
 
-std::vector<Stage> Builder::stages() const {
-  std::vector<Stage> result;
-  for (const Item& item : items(rank())) {
-    Stage stage{item, team_.own_keys_in_place() && item.stage == 0, {}, {}, false, false, false};
-    // What is seen depends on no head: the same stage of the group before has it.
-    const auto a_group = static_cast<std::size_t>(team_.stages());
-    if (item.group > 0 && item.q.count > 0 && result[result.size() - a_group].item.q.count > 0) {
-      const Stage& same = result[result.size() - a_group];
-      stage.keys = same.keys;
-      stage.slices = same.slices;
-      result.push_back(std::move(stage));
-      continue;
-    }
-    if (stage.in_place) {
-      stage.keys = local_segments(shard_.k, rank());
-    } else if (item.q.count > 0) {
-      std::vector<std::vector<RowRange>> rows;
-      for (const int owner : item.owners) rows.push_back(rows_needed_[static_cast<std::size_t>(owner)]);
-      stage.keys = gathered_segments(shard_.k, item.owners, rows);
-    }
-    if (item.q.count > 0) stage.slices = intersect(slices_, q_segments_, stage.keys);
-    result.push_back(std::move(stage));
-  }
-  // Of each head group, the stages with slices are active; where there is none, the own one (it writes zeros).
-  for (std::size_t begin = 0; begin < result.size();) {
-    const std::size_t end = begin + static_cast<std::size_t>(team_.stages());
-    std::vector<Stage*> active;
-    for (std::size_t i = begin; i < end; ++i) {
-      if (!result[i].slices.empty()) active.push_back(&result[i]);
-    }
-    for (std::size_t i = begin; i < end && active.empty(); ++i) {
-      if (result[i].item.stage == 0 && result[i].item.q.count > 0) active.push_back(&result[i]);
-    }
-    for (Stage* stage : active) stage->active = true;
-    if (!active.empty()) active.front()->first = active.back()->last = true;
-    begin = end;
-  }
-  return result;
-}
-
 Segments Builder::rows_for(int worker, const Item& item) const {
   const bool own = worker == rank() && team_.own_keys_in_place();
   if (item.q.count == 0 || own || !has(item.owners, rank())) return {shard_.k.stride(), {}};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rotunda/schedule.hpp"
+#include "schedule/parts.hpp"
 #include "schedule/segments.hpp"
 #include "schedule/team.hpp"
 
@@ -16,8 +17,10 @@ namespace rotunda {
 struct Stage {
   Item item;
   bool in_place = false;             ///< reads this rank's own keys where the user has them
-  Segments keys;                     ///< the item's key rows: own ones in place, or those needed of the owners
-  std::vector<Slice> slices;         ///< in rows of q_segments and of keys
+  Segments keys;                     ///< the item's key rows: own open ones in place, or those needed of the owners
+  RowRange q, k;                     ///< open rows of q_segments; own open rows in place, or all of keys
+  std::vector<Slice> slices;         ///< in rows of q and of k
+  std::vector<Part> closed;          ///< parts of own rows to be computed while what this stage awaits is on its way
   bool active = false;               ///< attends: has slices, or is all that its head group has
   bool first = false, last = false;  ///< active one of its head group
 };
@@ -44,7 +47,7 @@ class Builder {
   [[nodiscard]] const std::vector<Item>& items(int of_rank) const { return items_[static_cast<std::size_t>(of_rank)]; }
   /// This rank's query rows as it attends them: its own in place, or those of the team that see anything.
   [[nodiscard]] const Segments& q_segments() const { return q_segments_; }
-  /// This rank's items with their slices; index i is the item's number on every rank.
+  /// This rank's items with their slices; index i is the item's number on every rank. All have the same query rows.
   [[nodiscard]] std::vector<Stage> stages() const;
   /// This rank's rows that `worker` needs for its item, as segments (rows counted in the order of sending).
   [[nodiscard]] Segments rows_for(int worker, const Item& item) const;
@@ -85,6 +88,8 @@ class Builder {
   [[nodiscard]] Program finish();
 
  private:
+  /// Leaves to the stages what is open of this rank's rows and gives what is closed to one of each head group.
+  void split_own_rows(std::vector<Stage>& stages) const;
   int add_buffer(Buffer buffer);
   /// move_queries for rows that this rank owns: to and from all members.
   void move_own_queries(std::size_t index, const QueryTensor& rows, Direction direction, Transfers& transfers);
@@ -104,6 +109,9 @@ class Builder {
 };
 
 [[nodiscard]] Region narrow_rows(Region region, std::int64_t row, std::int64_t rows);
+[[nodiscard]] inline Region narrow_rows(Region region, RowRange rows) {
+  return narrow_rows(region, rows.begin, rows.len);
+}
 [[nodiscard]] Region narrow_heads(Region region, std::int64_t head, std::int64_t heads);
 [[nodiscard]] inline Region narrow_heads(Region region, HeadRange heads) {
   return narrow_heads(region, heads.begin, heads.count);

@@ -2,7 +2,8 @@
 //
 //     post the next item's keys · await this item's keys · attend · (last of a head group) finish, send results back
 //
-// so an item's keys travel while the one before it is computed. Two slots hold received keys, whatever the ranks.
+// so an item's keys travel while the one before it is computed. Two slots hold received keys, whatever the ranks. Rows
+// that have to do with no other rank (closed parts) are finished in one call each while the first keys travel.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,6 +32,7 @@ class ForwardBuilder {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       if (i == 0) post_inputs(0);
       if (i + 1 < stages_.size()) post_inputs(i + 1);
+      for (const Part& part : stages_[i].closed) attend_closed(part, stages_[i].item);
       b_.await(arrivals_[i]);
       if (begins_group(i)) open_results(i);
       if (stages_[i].active) attend(i);
@@ -68,7 +70,7 @@ class ForwardBuilder {
       k_slots_ = Slots(pair("k", rows, kv_heads, p_.d));
       v_slots_ = Slots(pair("v", rows, kv_heads, p_.d_v));
     }
-    const std::int64_t q_rows = b_.q_segments().rows();
+    const std::int64_t q_rows = stages_.front().q.len;
     if (!b_.team().queries_in_place()) {
       q_slots_ = Slots(pair("q", q_rows, q_heads_, p_.d));
       out_slots_ = Slots(pair("out", q_rows, q_heads_, p_.d_v));
@@ -99,12 +101,12 @@ class ForwardBuilder {
     Transfers transfers;
     if (stage.in_place || stage.keys.rows() == 0) {
       const auto own = [&](Binding binding) {
-        return narrow_heads(narrow_rows(b_.bound(binding), 0, stage.keys.rows()), stage.item.kv);
+        return narrow_heads(narrow_rows(b_.bound(binding), stage.k), stage.item.kv);
       };
       keys_[i] = {own(Binding::k), own(Binding::v)};
     } else {
       const auto slot = [&](Slots& slots) {
-        return narrow_heads(narrow_rows(slots.next(b_), 0, stage.keys.rows()), 0, stage.item.kv.count);
+        return narrow_heads(narrow_rows(slots.next(b_), stage.k), 0, stage.item.kv.count);
       };
       keys_[i] = {slot(k_slots_), slot(v_slots_)};
     }
@@ -116,7 +118,7 @@ class ForwardBuilder {
   void post_queries(std::size_t i, Transfers& transfers) {
     const HeadRange heads = stages_[i].item.q;
     if (b_.team().queries_in_place()) {
-      queries_[i] = narrow_heads(b_.bound(Binding::q), heads);
+      queries_[i] = narrow_heads(narrow_rows(b_.bound(Binding::q), stages_[i].q), heads);
       return;
     }
     if (!begins_group(i)) {
@@ -131,8 +133,8 @@ class ForwardBuilder {
   void open_results(std::size_t i) {
     const HeadRange heads = stages_[i].item.q;
     if (b_.team().queries_in_place()) {
-      out_ = narrow_heads(b_.bound(Binding::out), heads);
-      lse_ = narrow_heads(b_.bound(Binding::lse), heads);
+      out_ = narrow_heads(narrow_rows(b_.bound(Binding::out), stages_[i].q), heads);
+      lse_ = narrow_heads(narrow_rows(b_.bound(Binding::lse), stages_[i].q), heads);
     } else {
       out_ = narrow_heads(out_slots_.next(b_), 0, heads.count);
       lse_ = narrow_heads(lse_slots_.next(b_), 0, heads.count);
@@ -157,11 +159,32 @@ class ForwardBuilder {
       step.lse_low = narrow_heads(lse_low_, 0, stage.item.q.count);
     }
     if (step.last) step.out = out_;
-    if (p_.max_logit) step.max_logit = narrow_heads(narrow_rows(max_logit_, b_.rank(), 1), stage.item.q);
+    step.max_logit = max_logit_of(stage.item);
     b_.add(step);
     if (!stage.last || !sink) return;
     b_.bind_sink();
     b_.add(Finish{step.acc, lse_, step.lse_low, out_, stage.item.q.begin, b_.real_attended_rows()});
+  }
+
+  /// A closed part's results in one call, from and to the user's tensors.
+  void attend_closed(const Part& part, const Item& item) {
+    const auto queries = [&](Binding binding) { return narrow_heads(narrow_rows(b_.bound(binding), part.q), item.q); };
+    const auto keys = [&](Binding binding) { return narrow_heads(narrow_rows(b_.bound(binding), part.k), item.kv); };
+    Attend step;
+    step.q = queries(Binding::q);
+    step.k = keys(Binding::k);
+    step.v = keys(Binding::v);
+    step.lse = queries(Binding::lse);
+    step.out = queries(Binding::out);
+    step.max_logit = max_logit_of(item);
+    step.slices = part.slices;
+    step.q_head = item.q.begin;
+    step.kv_head = item.kv.begin;
+    b_.add(step);
+  }
+
+  [[nodiscard]] Region max_logit_of(const Item& item) const {
+    return p_.max_logit ? narrow_heads(narrow_rows(max_logit_, b_.rank(), 1), item.q) : Region{};
   }
 
   void return_results(std::size_t i) {

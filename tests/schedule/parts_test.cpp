@@ -1,7 +1,11 @@
-// Which of a rank's rows are closed.
+// Which of a rank's rows are closed, and what that saves.
 #include "schedule/parts.hpp"
 
 #include <gtest/gtest.h>
+
+#include <string>
+
+#include "rotunda/schedule.hpp"
 
 namespace rotunda {
 namespace {
@@ -62,6 +66,91 @@ TEST(Parts, EverythingIsOpenWhereRegionsCantHoldTheRest) {
   const Parts one = split_parts(rows({rectangle(20, 10, 20, 10)}), {{25, 1}}, {});  // the rest sees nothing
   expect_rows(one.open, {0, 100}, {0, 80});
   EXPECT_TRUE(one.closed.empty());
+}
+
+/// 8 documents on 2 ranks: the longest is split, and lies between others on both.
+constexpr const char* kDocuments =
+    "layout=thd cu_q=0,1028,3100,7196,15696,18000,21096,27192,32768 h_q=32 h_kv=8 d=128 mask=causal grad=1 dtype=";
+
+constexpr std::int64_t kOpenRows[] = {4695, 3805};  // by rank, of 17,219 and 15,549
+
+Program program_of(const std::string& dtype, const ScheduleOptions& options, int rank, bool backward) {
+  const Problem problem = parse_problem(kDocuments + dtype);
+  return make_program(problem, make_shard(problem, ShardKind::balanced, 2), options, rank, backward);
+}
+
+template <class Call>
+std::vector<Call> calls(const Program& program) {
+  std::vector<Call> result;
+  for (const Step& step : program.steps) {
+    if (const auto* call = std::get_if<Call>(&step)) result.push_back(*call);
+  }
+  return result;
+}
+
+const Buffer& buffer(const Program& program, const Region& region) {
+  return program.buffers[static_cast<std::size_t>(region.buffer)];
+}
+
+std::int64_t rows_of(const Program& program, const std::string& name) {
+  for (const Buffer& each : program.buffers) {
+    if (each.name == name) return each.rows;
+  }
+  return 0;
+}
+
+TEST(Parts, DocumentsAtHomeNeedNoStateForward) {
+  // With all rows open it was 296,190,464 and 295,206,656 bytes of workspace, and two calls.
+  constexpr std::int64_t kWorkspace[] = {89'394'176, 101'289'728};
+  for (const int rank : {0, 1}) {
+    const Program program = program_of("bf16", {}, rank, false);
+    const auto attends = calls<Attend>(program);
+    ASSERT_EQ(attends.size(), 4U);  // own open rows, closed before and behind, open rows with the other's keys
+    for (const std::size_t closed : {1, 2}) {
+      EXPECT_TRUE(attends[closed].init && attends[closed].last);
+      EXPECT_FALSE(attends[closed].acc);
+    }
+    EXPECT_EQ(rows_of(program, "acc"), kOpenRows[rank]);
+    EXPECT_EQ(cost(parse_problem(kDocuments + std::string("bf16")), program).exposed_bytes, 0);
+    EXPECT_EQ(program.workspace_bytes, kWorkspace[rank]);
+  }
+}
+
+TEST(Parts, DocumentsAtHomeNeedNoSumsBackward) {
+  // With all rows open it was 537,911,808 and 523,247,360 bytes either way.
+  constexpr std::int64_t kNarrowed[] = {512'647'680, 386'211'584};
+  constexpr std::int64_t kDirect[] = {230'121'984, 234'626'816};
+  for (const int rank : {0, 1}) {
+    for (const bool direct : {false, true}) {
+      ScheduleOptions options;
+      options.narrow_gradients = direct;
+      const Program program = program_of("bf16", options, rank, true);
+      const auto attends = calls<AttendBackward>(program);
+      ASSERT_EQ(attends.size(), 4U);  // closed before and behind, open rows with the other's keys and with own ones
+      for (const std::size_t closed : {0, 1}) {
+        EXPECT_TRUE(attends[closed].init_dq && attends[closed].init_dkv);
+        EXPECT_EQ(buffer(program, attends[closed].dq).name, direct ? "dq" : "closed dq");
+        EXPECT_EQ(buffer(program, attends[closed].dk).name, direct ? "dk" : "closed dk");
+        EXPECT_EQ(buffer(program, attends[closed].dv).name, direct ? "dv" : "closed dv");
+      }
+      EXPECT_EQ(rows_of(program, "dk sum"), kOpenRows[rank]);
+      EXPECT_EQ(cost(parse_problem(kDocuments + std::string("bf16")), program).exposed_bytes, 0);
+      EXPECT_EQ(program.workspace_bytes, direct ? kDirect[rank] : kNarrowed[rank]);
+    }
+  }
+}
+
+TEST(Parts, Fp32GradientsOfDocumentsAtHomeHaveNoLowBits) {
+  const Program program = program_of("fp32", {}, 0, true);
+  const auto attends = calls<AttendBackward>(program);
+  ASSERT_EQ(attends.size(), 4U);
+  EXPECT_EQ(buffer(program, attends[0].dk).binding, Binding::dk);
+  EXPECT_EQ(rows_of(program, "low bits of dk"), kOpenRows[0]);
+}
+
+TEST(Parts, ASinkHasTheLastWordForwardAlone) {
+  EXPECT_EQ(calls<Attend>(program_of("bf16 sink=learnable", {}, 0, false)).size(), 2U);
+  EXPECT_EQ(calls<AttendBackward>(program_of("bf16 sink=learnable", {}, 0, true)).size(), 4U);
 }
 
 }  // namespace
