@@ -61,6 +61,20 @@ Case random_case(std::uint64_t seed, bool shrunk = false) {
   return c;
 }
 
+/// p2p over documents most of which lie whole on one rank: their rows are finished apart from those of the split ones.
+Case documents_case(std::uint64_t seed) {
+  Random random(seed * 2654435761U + 101);
+  Case c = random_case(seed);
+  c.problem = random_documents(seed);
+  c.problem.grad = true;
+  c.options.ranks = static_cast<int>(random.between(2, 5));
+  c.options.plan.schedule = c.options.plan.backward_schedule = ScheduleKind::p2p;
+  c.options.plan.inner = 0;
+  c.options.plan.shard = ShardKind::balanced;
+  c.options.plan.chunk_size = random.between(0, 9);
+  return c;
+}
+
 std::string failures(const Case& c) {
   ProblemTensors tensors(c.problem, c.tensors);
   run_distributed(c.problem, c.options, tensors.views());
@@ -92,6 +106,20 @@ TEST_P(Property, RandomProblemsMatchTheOracle) {
     ASSERT_EQ(failures(c), "");
   }
 }
+
+class Documents : public ::testing::TestWithParam<int> {};
+
+TEST_P(Documents, AtHomeAndSplitMatchTheOracle) {
+  const std::uint64_t first = first_seed() + static_cast<std::uint64_t>(GetParam()) * kSeedsPerRange;
+  for (std::uint64_t seed = first; seed < first + kSeedsPerRange; ++seed) {
+    const Case c = documents_case(seed);
+    SCOPED_TRACE(fmt::format("ROTUNDA_TEST_SEED={}: {}", seed, c.text()));
+    ASSERT_EQ(failures(c), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(First, Documents, ::testing::Range(0, 1));
+INSTANTIATE_TEST_SUITE_P(Long, Documents, ::testing::Range(1, 10));
 
 // 2,400 problems, of which sanitizers see the first 160.
 INSTANTIATE_TEST_SUITE_P(First, Property, ::testing::Range(0, 4));

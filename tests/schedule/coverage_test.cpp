@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <variant>
+
 #include "rotunda/problem.hpp"
 #include "support/random_problem.hpp"
 #include "support/simulate.hpp"
@@ -43,6 +46,15 @@ bool sees(const Problem& p, std::int64_t batch, std::int64_t i, std::int64_t j) 
   return ::testing::AssertionSuccess();
 }
 
+/// Runs a problem's programs of one direction on labels.
+void check(const Problem& problem, const Shard& shard, const ScheduleOptions& options, bool backward,
+           Delivery delivery) {
+  Simulation simulation(problem, shard, options, backward, delivery);
+  ASSERT_EQ(simulation.run(), "");
+  ASSERT_TRUE(covered_once(problem, simulation, backward));
+  ASSERT_EQ(simulation.unused_rows(), 0);
+}
+
 constexpr int kProblems = 1500;
 
 TEST(Coverage, EveryVisiblePairExactlyOnce) {
@@ -71,11 +83,49 @@ TEST(Coverage, EveryVisiblePairExactlyOnce) {
                              to_string(shard_kind), options.head_groups, backward ? "backward" : "forward",
                              delivery == Delivery::eager ? "eager" : "lazy", to_text(problem)));
     const Shard shard = make_shard(problem, shard_kind, ranks, random.between(0, 3));
-    Simulation simulation(problem, shard, options, backward, delivery);
-    ASSERT_EQ(simulation.run(), "");
-    ASSERT_TRUE(covered_once(problem, simulation, backward));
-    ASSERT_EQ(simulation.unused_rows(), 0);
+    ASSERT_NO_FATAL_FAILURE(check(problem, shard, options, backward, delivery));
   }
+}
+
+/// Whether calls of the program attend parts of the rank's queries.
+bool has_parts(const Program& program) {
+  const auto is_part = [&](const auto& step) {
+    if constexpr (requires { step.slices; }) {
+      return step.q.rows < program.buffers[static_cast<std::size_t>(step.q.buffer)].rows;
+    }
+    return false;
+  };
+  return std::any_of(program.steps.begin(), program.steps.end(),
+                     [&](const Step& step) { return std::visit(is_part, step); });
+}
+
+TEST(Coverage, DocumentsThatStayAtHome) {
+  int forward_parts = 0, backward_parts = 0;  // programs that have some
+  for (std::uint64_t seed = 0; seed < kProblems; ++seed) {
+    Random random(seed * 7907 + 17);
+    RandomLimits limits;
+    limits.max_work = 1 << 11;
+    Problem problem = random_documents(seed, limits);
+    problem.grad = true;
+    const int ranks = static_cast<int>(random.between(2, 5));
+    ScheduleOptions options;
+    options.head_groups = static_cast<int>(random.between(0, 2));
+    options.narrow_gradients = random.percent(50);
+    options.sends_out = random.percent(50);
+    const bool backward = random.percent(50);
+    const auto delivery = random.one_of({Delivery::eager, Delivery::lazy});
+    const auto shard_kind = random.percent(80) ? ShardKind::balanced : ShardKind::contiguous;
+    const Shard shard = make_shard(problem, shard_kind, ranks, random.between(0, 9));
+    SCOPED_TRACE(fmt::format("seed {} ranks {} {} groups {} {}: {}", seed, ranks, to_string(shard_kind),
+                             options.head_groups, backward ? "backward" : "forward", to_text(problem)));
+    ASSERT_NO_FATAL_FAILURE(check(problem, shard, options, backward, delivery));
+    for (int rank = 0; rank < ranks; ++rank) {
+      const bool parts = has_parts(make_program(problem, shard, options, rank, backward));
+      (backward ? backward_parts : forward_parts) += parts ? 1 : 0;
+    }
+  }
+  EXPECT_GT(forward_parts, kProblems / 10);
+  EXPECT_GT(backward_parts, kProblems / 10);
 }
 
 }  // namespace

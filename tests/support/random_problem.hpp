@@ -232,4 +232,28 @@ inline void pick_slices(Random& random, const RandomLimits& limits, std::int64_t
   return p;
 }
 
+/// Packed documents, one of them long: on balanced shards most lie whole on one rank and some are split.
+[[nodiscard]] inline Problem random_documents(std::uint64_t seed, const RandomLimits& limits = {}) {
+  namespace detail = random_problem_detail;
+  Random random(seed);
+  Problem p;
+  p.layout = Layout::thd;
+  detail::pick_heads(random, limits, p);
+  detail::pick_flags(random, p);
+  p.mask = random.one_of({Mask::none, Mask::causal, Mask::causal});
+  const std::int64_t count = random.between(3, 9);
+  const std::int64_t most = std::max<std::int64_t>(detail::square_root(limits.max_work / p.h_q) / (count + 2), 1);
+  const std::int64_t longest = random.between(0, count - 1);
+  const bool padded = random.percent(30);
+  p.cu_q = {0};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t rows = i == longest ? 3 * most : detail::length(random, most);
+    p.cu_q.push_back(p.cu_q.back() + rows);
+    if (padded) p.used_q.push_back(random.percent(50) ? rows : random.between(0, rows));
+  }
+  if (random.percent(25)) p.window = {random.between(0, most), random.between(0, most)};
+  normalize(p);
+  return p;
+}
+
 }  // namespace rotunda::testing
