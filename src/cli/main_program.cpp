@@ -20,9 +20,13 @@ namespace rotunda::cli {
 namespace {
 
 /// The command as it could be typed again: arguments with blanks or quotes are quoted.
+/// The command for records, without where they go.
 std::string command_line(const std::vector<std::string>& arguments) {
   std::string line = "rotunda";
-  for (const std::string& argument : arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--json") ++i;
+    if (argument.starts_with("--json")) continue;
     const bool plain =
         !argument.empty() &&
         argument.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%") ==

@@ -38,8 +38,8 @@ struct Choice {
 [[nodiscard]] Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks,
                                      const Kernel& kernel, const Device& device);
 
-/// Most results of attention calls that one output or gradient of a program is summed from: the calls of one head group
-/// here, and the key gradients that arrive from other ranks.
+/// Most results of attention calls that one output or gradient of a program is summed from: the calls of one head
+/// group's rows here, and the key gradients that arrive from other ranks.
 [[nodiscard]] int partials(const Program& program);
 
 /// The kernel calls of a program.

@@ -56,9 +56,7 @@ void KeyGradients::prepare(bool in_user, bool covered) {
   for (const Stage& stage : stages_) {
     if (stage.in_place) rows_ = stage.k;
   }
-  const auto sum = [&](const char* name, int dim) {
-    return b_.workspace(name, DType::fp32, rows_.len, p_.h_kv, dim);
-  };
+  const auto sum = [&](const char* name, int dim) { return b_.workspace(name, DType::fp32, rows_.len, p_.h_kv, dim); };
   dk_ = in_user ? narrow_rows(b_.bound(Binding::dk), rows_) : sum("dk sum", p_.d);
   dv_ = in_user ? narrow_rows(b_.bound(Binding::dv), rows_) : sum("dv sum", p_.d_v);
   if (!covered) {  // rows that nobody sees are touched by no step

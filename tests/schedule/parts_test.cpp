@@ -31,8 +31,8 @@ void expect_rows(const Part& part, RowRange q, RowRange k) {
 }
 
 TEST(Parts, RowsOfOtherRanksLieBetweenTwoClosedParts) {
-  const Parts parts = split_parts(
-      rows({rectangle(0, 30, 0, 20), rectangle(30, 20, 20, 10), rectangle(60, 40, 40, 40)}), {{35, 5}}, {{25, 10}});
+  const Parts parts = split_parts(rows({rectangle(0, 30, 0, 20), rectangle(30, 20, 20, 10), rectangle(60, 40, 40, 40)}),
+                                  {{35, 5}}, {{25, 10}});
   expect_rows(parts.open, {30, 20}, {20, 15});
   EXPECT_EQ(parts.open.slices, std::vector{rectangle(0, 20, 0, 10)});
   ASSERT_EQ(parts.closed.size(), 2U);
@@ -56,9 +56,10 @@ TEST(Parts, LinksOpenWhateverTheirOrder) {
 
 TEST(Parts, EverythingIsOpenWhereRegionsCantHoldTheRest) {
   const std::vector<Slice> crossed = {rectangle(0, 10, 60, 10), rectangle(40, 10, 40, 10)};
-  for (const Parts& parts : {split_parts(rows(crossed), {{45, 1}}, {}),                   // low queries, high keys
-                             split_parts(rows(crossed), {}, {}),                          // nothing to do with others
-                             split_parts(rows({rectangle(0, 10, 0, 10)}), {{50, 1}}, {})}) {  // open ones see no own key
+  for (const Parts& parts :
+       {split_parts(rows(crossed), {{45, 1}}, {}),                       // low queries, high keys
+        split_parts(rows(crossed), {}, {}),                              // nothing to do with others
+        split_parts(rows({rectangle(0, 10, 0, 10)}), {{50, 1}}, {})}) {  // open ones see no own key
     expect_rows(parts.open, {0, 100}, {0, 80});
     EXPECT_TRUE(parts.closed.empty());
   }
