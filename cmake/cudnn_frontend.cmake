@@ -5,15 +5,26 @@ set(cudnn_frontend_sha256 c6006556017a4d1c914c52a556c71b1267f2d6a0500f742e7b4ede
 set(cudnn_frontend_fix "set CUDNN_FRONTEND_INCLUDE to the include folder of cudnn-frontend ${cudnn_frontend_version}, \
 or build without cuDNN: -DROTUNDA_CUDNN=OFF")
 
-# The wheel carries the headers; those for one Python and processor are those for all.
-function(download_cudnn_frontend folder)
+# Without what it needs the kernel is an error where it was asked for, and left out with a warning where it was not.
+macro(cudnn_is_missing reason)
+  if(ROTUNDA_CUDNN STREQUAL AUTO)
+    message(WARNING "Building without the kernel cudnn: ${reason}")
+    set(ROTUNDA_CUDNN OFF)
+    return()
+  endif()
+  message(FATAL_ERROR "${reason}; ${cudnn_frontend_fix}")
+endmacro()
+
+# The wheel carries the headers; those for one Python and processor are those for all. `problem` receives what went wrong.
+function(download_cudnn_frontend folder problem)
   set(wheels ${CMAKE_BINARY_DIR}/cudnn_frontend/wheels)
   file(WRITE ${wheels}/requirements.txt
        "nvidia-cudnn-frontend==${cudnn_frontend_version} --hash=sha256:${cudnn_frontend_sha256}\n")
   find_program(PYTHON3_PROGRAM python3)
   mark_as_advanced(PYTHON3_PROGRAM)
   if(NOT PYTHON3_PROGRAM)
-    message(FATAL_ERROR "cuDNN's frontend can't be downloaded: there is no python3 with pip; ${cudnn_frontend_fix}")
+    set(${problem} "cuDNN's frontend can't be downloaded: there is no python3 with pip" PARENT_SCOPE)
+    return()
   endif()
   message(STATUS "Downloading cudnn-frontend ${cudnn_frontend_version}")
   execute_process(
@@ -23,8 +34,8 @@ function(download_cudnn_frontend folder)
     RESULT_VARIABLE result ERROR_VARIABLE errors OUTPUT_QUIET)
   file(GLOB wheel ${wheels}/*.whl)
   if(NOT result EQUAL 0 OR NOT wheel)
-    message(FATAL_ERROR "pip could not download nvidia-cudnn-frontend ${cudnn_frontend_version}: ${errors}\n"
-                        "${cudnn_frontend_fix}")
+    set(${problem} "pip could not download nvidia-cudnn-frontend ${cudnn_frontend_version}: ${errors}" PARENT_SCOPE)
+    return()
   endif()
   file(ARCHIVE_EXTRACT INPUT ${wheel} DESTINATION ${folder} PATTERNS include/*)
 endfunction()
@@ -34,14 +45,18 @@ set(cudnn_frontend_include ${CUDNN_FRONTEND_INCLUDE})
 if(NOT cudnn_frontend_include)
   set(cudnn_frontend_include ${CMAKE_BINARY_DIR}/cudnn_frontend/${cudnn_frontend_version}/include)
   if(NOT EXISTS ${cudnn_frontend_include}/cudnn_frontend.h)
-    download_cudnn_frontend(${CMAKE_BINARY_DIR}/cudnn_frontend/${cudnn_frontend_version})
+    set(download_problem "")
+    download_cudnn_frontend(${CMAKE_BINARY_DIR}/cudnn_frontend/${cudnn_frontend_version} download_problem)
+    if(download_problem)
+      cudnn_is_missing("${download_problem}")
+    endif()
   endif()
 endif()
 
 # Later headers need symbols that the oldest cuDNN served lacks.
 set(version_header ${cudnn_frontend_include}/cudnn_frontend_version.h)
 if(NOT EXISTS ${version_header})
-  message(FATAL_ERROR "There is no cudnn_frontend_version.h in ${cudnn_frontend_include}; ${cudnn_frontend_fix}")
+  cudnn_is_missing("there is no cudnn_frontend_version.h in ${cudnn_frontend_include}")
 endif()
 file(READ ${version_header} text)
 string(REGEX MATCH "MAJOR_VERSION +([0-9]+)" _ "${text}")
@@ -51,15 +66,13 @@ string(APPEND found_version .${CMAKE_MATCH_1})
 string(REGEX MATCH "PATCH_VERSION +([0-9]+)" _ "${text}")
 string(APPEND found_version .${CMAKE_MATCH_1})
 if(NOT found_version VERSION_EQUAL cudnn_frontend_version)
-  message(FATAL_ERROR "${cudnn_frontend_include} holds cudnn-frontend ${found_version}, not "
-                      "${cudnn_frontend_version}; ${cudnn_frontend_fix}")
+  cudnn_is_missing("${cudnn_frontend_include} holds cudnn-frontend ${found_version}, not ${cudnn_frontend_version}")
 endif()
 
 find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 mark_as_advanced(CUDNN_INCLUDE)
 if(NOT CUDNN_INCLUDE)
-  message(FATAL_ERROR "cudnn.h was not found in ${CUDAToolkit_INCLUDE_DIRS}: set CUDNN_INCLUDE to its folder, or build "
-                      "without cuDNN: -DROTUNDA_CUDNN=OFF")
+  cudnn_is_missing("cudnn.h was not found in ${CUDAToolkit_INCLUDE_DIRS}: set CUDNN_INCLUDE to its folder")
 endif()
 
 add_library(rotunda_cudnn_frontend INTERFACE)

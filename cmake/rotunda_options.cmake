@@ -4,7 +4,7 @@ option(ROTUNDA_WERROR "Treat warnings as errors (for compilers that the project 
 option(ROTUNDA_BENCH "Build the micro-benchmarks (Google Benchmark)" OFF)
 option(ROTUNDA_FUZZ "Build the fuzz targets (clang only)" OFF)
 option(ROTUNDA_CUDA "Build the CUDA kernels" OFF)
-option(ROTUNDA_CUDNN "With ROTUNDA_CUDA: build the kernel that calls cuDNN" ON)
+set(ROTUNDA_CUDNN AUTO CACHE STRING "With ROTUNDA_CUDA: build the kernel that calls cuDNN: ON, OFF, or AUTO where it can be")
 set(ROTUNDA_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
