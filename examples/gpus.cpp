@@ -1,5 +1,5 @@
-// Causal attention, forward and backward, over all GPUs of this host from one process; ranks share a GPU where there are
-// fewer. Says so and does nothing where there is no GPU.
+// Causal attention, forward and backward, over all GPUs of this host from one process; ranks share a GPU where there
+// are fewer. Says so and does nothing where there is no GPU.
 #include <algorithm>
 #include <cstdio>
 #include <vector>

@@ -1,5 +1,7 @@
 #include "cli/atomic_file.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <filesystem>
@@ -12,10 +14,43 @@
 
 namespace rotunda::cli {
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostLinks = 40;  // as the system allows
+
+/// Where a path leads through symbolic links, and whether that is a place that no file may be put over.
+struct Target {
+  fs::path path;
+  bool in_place = false;
+};
+
+Target target_of(const std::string& path) {
+  Target target{fs::path(path), false};
+  for (int link = 0; link < kMostLinks; ++link) {
+    const std::string at = fs::absolute(target.path).lexically_normal().string();
+    target.in_place |= at.starts_with("/dev/") || at.starts_with("/proc/");
+    std::error_code none;
+    if (target.in_place || !fs::is_symlink(target.path, none)) break;
+    const fs::path next = fs::read_symlink(target.path, none);
+    target.path = next.is_absolute() ? next : target.path.parent_path() / next;
+  }
   struct stat info {};
-  const bool special = ::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
-  temporary_ = special ? path_ : fmt::format("{}.{}.tmp", path_, ::getpid());
+  target.in_place |= ::stat(target.path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  return target;
+}
+
+fs::path folder_of(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  const Target target = target_of(path_);
+  target_ = target.path.string();
+  temporary_ = target.in_place ? target_ : fmt::format("{}.{}.tmp", target_, ::getpid());
   file_ = std::fopen(temporary_.c_str(), "wb");
   if (file_ == nullptr) fail(ErrorKind::bad_input, "cannot write {}: {}", path_, std::strerror(errno));
 }
@@ -23,7 +58,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
 AtomicFile::~AtomicFile() {
   if (file_ == nullptr) return;
   std::fclose(file_);
-  if (temporary_ != path_) std::remove(temporary_.c_str());
+  if (temporary_ != target_) std::remove(temporary_.c_str());
 }
 
 void AtomicFile::give_up(const char* what) {
@@ -37,9 +72,9 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 void AtomicFile::commit() {
   if (std::fflush(file_) != 0) give_up("write");
   const int closed = std::fclose(std::exchange(file_, nullptr));
-  if (closed != 0 || (temporary_ != path_ && std::rename(temporary_.c_str(), path_.c_str()) != 0)) {
+  if (closed != 0 || (temporary_ != target_ && std::rename(temporary_.c_str(), target_.c_str()) != 0)) {
     const int why = errno;
-    if (temporary_ != path_) std::remove(temporary_.c_str());
+    if (temporary_ != target_) std::remove(temporary_.c_str());
     errno = why;
     give_up("write");
   }
@@ -51,14 +86,31 @@ void write_text(const std::string& path, std::string_view text) {
   file.commit();
 }
 
+FolderLock::FolderLock(const std::string& path) {
+  const fs::path folder = folder_of(target_of(path).path);
+  folder_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_ < 0 || ::flock(folder_, LOCK_EX) != 0) {
+    fail(ErrorKind::bad_input, "cannot lock folder {} to append to {}: {}", folder.string(), path,
+         std::strerror(errno));
+  }
+}
+
+FolderLock::~FolderLock() {
+  ::close(folder_);  // and with it goes the lock
+}
+
 void require_writable(const std::string& path) {
-  const std::filesystem::path file(path);
-  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
-  if (std::filesystem::is_directory(file)) {
+  const Target target = target_of(path);
+  if (fs::is_directory(target.path)) {
     fail(ErrorKind::bad_input, "cannot write {}: it is a folder; name a file in it", path);
   }
-  if (!std::filesystem::is_directory(folder)) {
+  if (target.in_place) return;
+  const fs::path folder = folder_of(target.path);
+  if (!fs::is_directory(folder)) {
     fail(ErrorKind::bad_input, "cannot write {}: there is no folder {}; make it first", path, folder.string());
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    fail(ErrorKind::bad_input, "cannot write {}: folder {}: {}", path, folder.string(), std::strerror(errno));
   }
 }
 

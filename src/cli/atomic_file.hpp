@@ -9,7 +9,8 @@
 namespace rotunda::cli {
 
 /// A file written under a temporary name in the same folder. commit() renames it into place; without commit it is
-/// removed. Special files (such as /dev/null) are written in place. @throws Error bad_input when something fails
+/// removed. A symbolic link stays one: what it leads to is replaced. Special files, and whatever is named through /dev
+/// or /proc (such as /dev/stdout), are written in place. @throws Error bad_input when something fails
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -24,14 +25,28 @@ class AtomicFile {
  private:
   [[noreturn]] void give_up(const char* what);
 
-  std::string path_, temporary_;
+  std::string path_, target_, temporary_;
   std::FILE* file_ = nullptr;
 };
 
 /// Writes `text` as the whole of `path`, atomically.
 void write_text(const std::string& path, std::string_view text);
 
-/// A path that will be written later: its folder is there and it is no folder itself. @throws Error bad_input
+/// Holds other programs that append to a file in the same folder off, while it lives.
+class FolderLock {
+ public:
+  /// @throws Error bad_input where the folder can't be locked
+  explicit FolderLock(const std::string& path);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int folder_ = -1;
+};
+
+/// A path that will be written later: its folder is there and can be written to, and it is no folder itself.
+/// @throws Error bad_input
 void require_writable(const std::string& path);
 
 /// The whole of a text file. @throws Error bad_input

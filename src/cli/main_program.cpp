@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <new>
 #include <sstream>
 #include <stdexcept>
@@ -19,8 +20,7 @@
 namespace rotunda::cli {
 namespace {
 
-/// The command as it could be typed again: arguments with blanks or quotes are quoted.
-/// The command for records, without where they go.
+/// The command for records: quoted where a shell needs it, without --json.
 std::string command_line(const std::vector<std::string>& arguments) {
   std::string line = "rotunda";
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -53,8 +53,15 @@ int dispatch(const Options& options) {
 
 /// What can't be written is said before the work, not after it.
 void check_outputs(const Options& options) {
-  for (const std::string* path : {&options.out, &options.json, &options.trace, &options.svg}) {
-    if (!path->empty()) require_writable(*path);
+  std::map<std::string, const char*> flags;  // by path
+  for (const auto& [flag, path] : {std::pair{"--out", &options.out},
+                                   {"--json", &options.json},
+                                   {"--trace", &options.trace},
+                                   {"--svg", &options.svg}}) {
+    if (path->empty()) continue;
+    require_writable(*path);
+    const auto [found, added] = flags.try_emplace(*path, flag);
+    if (!added) fail(ErrorKind::bad_input, "{} and {} both name {}; name two files", found->second, flag, *path);
   }
   if (!options.json.empty()) (void)json_array(options.json);
 }

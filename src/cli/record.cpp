@@ -105,6 +105,7 @@ ordered_json json_array(const std::string& path) {
 }
 
 void append_json(const std::string& path, const std::vector<ordered_json>& values) {
+  const FolderLock lock(path);
   ordered_json array = json_array(path);
   for (const ordered_json& value : values) array.push_back(value);
   write_text(path, array.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");

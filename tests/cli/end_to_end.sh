@@ -98,6 +98,21 @@ ROTUNDA_DISABLE=cpu expect 3 "ROTUNDA_DISABLE" verify --problem "$small"
 expect 0 "ideal's time / ours" bench --problem "s_q=64 h_q=2 d=16 mask=causal grad=1" --ranks 2 --baseline ideal --json b.json
 grep -q '"ideal"' b.json || fail "no baseline in the record"
 
+# Outputs: links stay links, what is named through /proc is written in place, programs that append wait for each other.
+ln -s target.json link.json
+expect 0 "passed" verify --problem "$small" --json link.json
+expect 0 "passed" verify --problem "$small" --json link.json
+[[ -L link.json && $(grep -c '"err_ratio"' target.json) == 2 ]] || fail "--json did not follow a link"
+ln -s /proc/self/fd/1 standard
+"$rotunda" run --in "$data/minilm_packed.safetensors" --quiet --out standard > through.safetensors || fail "--out through /proc"
+[[ -L standard ]] || fail "--out replaced a link to standard output"
+cmp -s through.safetensors one.safetensors || [[ $(wc -c < through.safetensors) == "$(wc -c < one.safetensors)" ]] ||
+  fail "--out through /proc wrote something else"
+for i in 1 2 3 4 5 6; do "$rotunda" verify --problem "s_q=8 h_q=2 d=8" --ranks 2 --quiet --json many.json & done
+wait
+[[ $(grep -c '"err_ratio"' many.json) == 6 ]] || fail "programs that append at once lose records"
+expect 2 "both name same.json" run --in "$data/minilm_packed.safetensors" --out same.json --trace same.json
+
 [[ -z $(find . -name '*.tmp') ]] || fail "temporary files were left: $(find . -name '*.tmp')"
 ((failures == 0)) && echo "all passed"
 exit $((failures > 0))

@@ -282,7 +282,8 @@ class ForwardTile {
     // Nothing seen: sum and values are 0, and 0 / 1 is the answer.
     write_row(args_.last ? args_.out : args_.acc, at, values, m == kNone ? 1.0F : sum);
     const double lse = static_cast<double>(m) * scale_ + std::log(static_cast<double>(sum));
-    store_lse(args_, at.batch, at.row, at.head, m == kNone ? static_cast<double>(kNone) : lse);
+    const bool sees_nothing = m == kNone && !std::isnan(sum);  // scores may all be NaN
+    store_lse(args_, at.batch, at.row, at.head, sees_nothing ? static_cast<double>(kNone) : lse);
   }
 
   void raise_max_logit(int head) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <exception>
 
 namespace rotunda::testing {
@@ -79,6 +80,18 @@ std::string tcp_address() {
   ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
   ::close(socket);
   return fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+}
+
+bool has_loopback() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(9);  // nobody need be there: a refusal is an answer
+  const int result = ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  const bool answered = result == 0 || errno == ECONNREFUSED;
+  ::close(socket);
+  return answered;
 }
 
 }  // namespace rotunda::testing

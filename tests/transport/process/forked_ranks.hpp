@@ -24,5 +24,7 @@ struct Ending {
 /// An address that nobody uses.
 [[nodiscard]] std::string unix_address();
 [[nodiscard]] std::string tcp_address();
+/// Whether this machine reaches itself at 127.0.0.1: not so in a sandbox without any network interface.
+[[nodiscard]] bool has_loopback();
 
 }  // namespace rotunda::testing
