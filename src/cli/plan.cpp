@@ -108,10 +108,22 @@ nlohmann::ordered_json row_json(const std::string& text, const Row& row, const s
   return json;
 }
 
+/// Flags that no figure below depends on are checked as any other command would, on the simplest schedule.
+void refuse_what_cannot_run(const Problem& problem, const Options& options) {
+  PlanOptions flags = options.plan;
+  const bool nothing_asked =
+      flags.kernel.empty() && flags.transport.empty() && flags.device.empty() && flags.inner == 0;
+  if (nothing_asked) return;
+  if (!flags.schedule && flags.inner == 0) flags.schedule = ScheduleKind::p2p;
+  if (!flags.shard && flags.chunk_size == 0) flags.shard = ShardKind::contiguous;
+  (void)make_plan(problem, flags, 0, options.ranks_or_default());
+}
+
 }  // namespace
 
 int plan(const Options& options) {
   const Problem problem = required_problem(options);
+  refuse_what_cannot_run(problem, options);
   const bool times = !options.cluster.empty();
   const Machine machine = times ? find_cluster(options.cluster) : Machine{};
   const auto rows = all_rows(problem, options, machine);

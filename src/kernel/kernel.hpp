@@ -119,6 +119,8 @@ class Kernel {
   [[nodiscard]] virtual KernelCapabilities capabilities() const = 0;
   /// One line for `rotunda info`, such as "AVX2, 8 lanes".
   [[nodiscard]] virtual std::string description() const = 0;
+  /// What this machine lacks for it, such as a library, or nothing.
+  [[nodiscard]] virtual std::optional<std::string> missing() const { return std::nullopt; }
   /// Why it can't serve the problem on a device of its kind, or nothing. Host only, cheap.
   [[nodiscard]] virtual std::optional<std::string> refuse(const Problem& problem, const Device& device) const = 0;
   /// Why it can't serve one call of a program, or nothing: asked when a plan is made, before any work.

@@ -179,10 +179,12 @@ std::string choose_transport(const PlanOptions& options, std::vector<Refusal>& r
 std::vector<Component> components() {
   std::vector<Component> result;
   for (const Kernel* kernel : kernels()) {
-    const bool off = is_disabled(kernel->name());
-    const char* device = to_text(kernel->capabilities().device);
-    result.push_back(
-        {"kernel", kernel->name(), !off, off ? kDisabled : fmt::format("{}: {}", device, kernel->description())});
+    const Device::Kind device = kernel->capabilities().device;
+    std::optional<std::string> lacks = kernel->missing();
+    if (device == Device::Kind::cuda && cuda_device_count() == 0) lacks = why_no_cuda();
+    if (is_disabled(kernel->name())) lacks = kDisabled;
+    const std::string what = fmt::format("{}: {}", to_text(device), lacks ? *lacks : kernel->description());
+    result.push_back({"kernel", kernel->name(), !lacks, what});
   }
   for (const AbsentKernel& absent : kAbsentKernels) {
     if (!is_here(absent)) result.push_back({"kernel", absent.name, false, absent.needs});

@@ -86,6 +86,9 @@ expect 2 "that is a folder" plan --problem "slices=@. s_q=4 h_q=2 d=8"
 grep -q "</svg>" e.svg || fail "no picture"
 expect 0 "balance" plan --problem "$small" --json p.json
 expect 0 "predicted for machine h200_nvlink" plan --problem "$small" --cluster h200_nvlink --ranks 4
+expect 2 "kernel 'nonsense' is unknown" plan --problem "$small" --kernel nonsense
+expect 3 "mpi" plan --problem "$small" --transport mpi
+expect 2 "inner=2 is for schedule a2a_p2p" plan --problem "$small" --schedule p2p --inner 2
 expect 2 "--cluster is 'moon'" plan --problem "$small" --cluster moon
 expect 0 "reference" info
 ROTUNDA_LOG=loud "$rotunda" info > out.txt 2> err.txt || fail "a bad ROTUNDA_LOG stops the program"

@@ -118,6 +118,12 @@ TEST_P(KernelSuite, NaNReachesOnlyRowsThatSeeIt) {
       testing::expect_right(driver);
       const bool is_q = field == &Tensors::q;
       EXPECT_TRUE(std::isnan(testing::read(driver.tensors().out, 0, row, is_q ? 1 : 2, 39))) << "a NaN was hidden";
+      if (field == &Tensors::v) continue;  // P does not depend on v: its NaN is in out, delta and dS alone
+      const Tensors& t = driver.tensors();
+      EXPECT_TRUE(std::isnan(testing::read(t.lse, 0, row, is_q ? 1 : 2))) << "a NaN was hidden from lse";
+      for (const TensorView& gradient : {t.dk, t.dv}) {
+        EXPECT_TRUE(std::isnan(testing::read(gradient, 0, row, is_q ? 0 : 1, 7))) << "a NaN was hidden from dk or dv";
+      }
     }
   }
 }

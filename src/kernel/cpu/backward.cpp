@@ -195,13 +195,17 @@ class BackwardChunk {
     const Vec high = hn::Set(f, scale_.high), low = hn::Set(f, scale_.low);
     const Vec lse_high = load_floats(s_.lse_high + lane), lse_low = load_floats(s_.lse_low + lane);
     const Vec delta = load_floats(s_.delta + lane);
-    const auto alive = hn::Ne(lse_high, hn::Set(f, std::numeric_limits<float>::infinity()));
+    // Not Ne, which is false for a NaN on some machines: a row whose lse is NaN is alive.
+    const auto alive = hn::Not(hn::Eq(lse_high, hn::Set(f, std::numeric_limits<float>::infinity())));
     for (int key = keys.from; key < keys.to; ++key) {
       float* const prob = s_.probs + static_cast<std::int64_t>(key) * s_.ld_s + lane;
       float* const grad = s_.grad_scores + static_cast<std::int64_t>(key) * s_.ld_s + lane;
       Vec x = load_floats(prob);
       if (!sizes_.wide) x = hn::Add(hn::MulSub(x, high, lse_high), hn::MulSub(x, low, lse_low));
-      Vec p = exp2_scaled(hn::Min(hn::Zero(f), x), hn::Set(f, 1.0F));  // P <= 1 whatever lse's rounding; a NaN stays
+      // P <= 1 whatever lse's rounding. By comparison, so that a NaN stays: which operand Min gives then is the
+      // machine's.
+      x = hn::IfThenElse(hn::Gt(x, hn::Zero(f)), hn::Zero(f), x);
+      Vec p = exp2_scaled(x, hn::Set(f, 1.0F));
       Vec ds = hn::Mul(p, hn::Sub(load_floats(grad), delta));
       if constexpr (kMasked) {
         const auto sees = hn::And(alive, lanes_between(lane, s_.marks.first[key], s_.marks.last[key]));

@@ -49,8 +49,12 @@ class CudnnKernel final : public Kernel {
 
   [[nodiscard]] std::string description() const override {
     const Library& found = library();
-    if (found.handle == nullptr) return found.problem;
     return fmt::format("cuDNN {} ({})", version_text(found.version), found.path);
+  }
+
+  [[nodiscard]] std::optional<std::string> missing() const override {
+    if (library().handle == nullptr) return library().problem;
+    return std::nullopt;
   }
 
   [[nodiscard]] std::optional<std::string> refuse(const Problem& problem, const Device& device) const override {
