@@ -26,8 +26,11 @@ std::size_t array_length(std::string_view text) {
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (in_string) {
-      if (text[i] == '\\') ++i;
-      if (text[i] == '"') in_string = false;
+      if (text[i] == '\\') {
+        ++i;  // what is escaped ends no string
+      } else if (text[i] == '"') {
+        in_string = false;
+      }
     } else if (text[i] == '"') {
       in_string = true;
     } else if (text[i] == '[') {

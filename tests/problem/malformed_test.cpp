@@ -64,6 +64,8 @@ std::vector<Malformed> syntax() {
       {"s_q=8.0 h_q=2 d=64", "s_q=8.0: not an integer, allowed is an integer of at least 0"},
       {"s_q=9223372036854775808 h_q=2 d=64", "s_q=9223372036854775808: does not fit 64 bits"},
       {dense("slices=[" + kSlice + "]x"), "a blank is missing after the array, before 'x'"},
+      {dense("slices=[\"a\\"), "slices: not valid JSON"},
+      {dense("slices=[\"a\\\"]\", 1] h_qq=3"), "h_qq=3: unknown key"},
   };
 }
 
