@@ -22,7 +22,8 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kGreatest = 0x1p+126F;
 
 /// Online softmax over the key tiles of one query tile. Scores are kept transposed, [key][lane]: a lane is a query
-/// row, so maxima and sums over keys need no horizontal step. State of a lane: maximum m of the raw scores, sum l, Oᵀ column.
+/// row, so maxima and sums over keys need no horizontal step. State of a lane: maximum m of the raw scores, sum l, Oᵀ
+/// column.
 class ForwardTile {
  public:
   ForwardTile(const ForwardArgs& args, const TileSizes& sizes, const QueryTile& tile, const HeadUnit& unit,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <span>
 
 #include "base/half.hpp"
 #include "base/thread_pool.hpp"
@@ -65,6 +66,14 @@ ErrorFloors larger(const ErrorFloors& a, const ErrorFloors& b) {
           std::max(a.dsink, b.dsink)};
 }
 
+/// Those of a list, which is sorted by batch entry, that are of entry b.
+template <class T>
+std::span<const T> of_batch(const std::vector<T>& list, std::int64_t b) {
+  const auto begin = std::partition_point(list.begin(), list.end(), [&](const T& each) { return each.batch < b; });
+  const auto end = std::partition_point(begin, list.end(), [&](const T& each) { return each.batch == b; });
+  return {begin, end};
+}
+
 /// All groups of a problem in one arithmetic.
 template <class Arithmetic>
 ErrorFloors solve(const Problem& p, const Tensors& tensors, ThreadPool& pool, Progress& progress, Answers& answers) {
@@ -75,9 +84,9 @@ ErrorFloors solve(const Problem& p, const Tensors& tensors, ThreadPool& pool, Pr
   std::vector<BlockScratch<Real>> scratch(static_cast<std::size_t>(pool.threads()));
   std::vector<ErrorFloors> floors(static_cast<std::size_t>(pool.threads()));
   for (std::int64_t b = 0; b < p.batches(); ++b) {
-    const SliceIndex own(std::ranges::equal_range(slices, b, {}, &Slice::batch));  // both lists are sorted by batch
+    const SliceIndex own(of_batch(slices, b));
     std::vector<char> real(static_cast<std::size_t>(p.s_q), 0);
-    for (const RowSpan& span : std::ranges::equal_range(real_rows, b, {}, &RowSpan::batch)) {
+    for (const RowSpan& span : of_batch(real_rows, b)) {
       std::fill_n(real.begin() + span.begin, span.len, 1);
     }
     for (int kv_head = 0; kv_head < p.h_kv; ++kv_head) {
