@@ -57,7 +57,7 @@ struct Attention::Impl {
       const TransportCounters before = transport.counters();
       const auto begin = std::chrono::steady_clock::now();
       if (cuda && tracing) clock = cuda_clock(plan->device, stream, epoch);
-      if (!cuda) clock = host_clock(epoch);
+      if (!cuda) clock = host_clock(epoch, tracing);
       const BoundBuffers buffers(program, tensors, memory.data());
       Executor({*plan, *kernel, transport, *elementwise, lists, context, clock.get()}, program, buffers).run();
       const TransportCounters after = transport.counters();

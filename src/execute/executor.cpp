@@ -12,7 +12,7 @@ namespace {
 
 /// A step's lane and name in a trace.
 struct Label {
-  TraceEvent::Lane lane;
+  TraceEvent::Lane lane = TraceEvent::Lane::compute;
   std::string name;
 };
 
@@ -49,7 +49,7 @@ void Executor::run() {
     std::visit([&](const auto& s) { perform(s); }, step);
     if (r_.clock == nullptr) continue;
     const bool waits = std::holds_alternative<Await>(step) || std::holds_alternative<AwaitSent>(step);
-    const Label what = label(program_, step);
+    const Label what = r_.clock->keeps_events() ? label(program_, step) : Label{};
     r_.clock->end(what.lane, what.name, waits);
   }
 }

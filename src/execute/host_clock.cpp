@@ -7,14 +7,16 @@ using Clock = std::chrono::steady_clock;
 
 class HostClock final : public StepClock {
  public:
-  explicit HostClock(Clock::time_point epoch) : epoch_(epoch) {}
+  HostClock(Clock::time_point epoch, bool keeps_events) : epoch_(epoch), keeps_events_(keeps_events) {}
+
+  [[nodiscard]] bool keeps_events() const override { return keeps_events_; }
 
   void begin() override { begin_ = Clock::now(); }
 
   void end(TraceEvent::Lane lane, const std::string& name, bool waits) override {
     const Clock::time_point end = Clock::now();
     if (waits) waited_ += std::chrono::duration<double>(end - begin_).count();
-    events_.push_back({lane, name, seconds(begin_), seconds(end)});
+    if (keeps_events_) events_.push_back({lane, name, seconds(begin_), seconds(end)});
   }
 
   double resolve(std::vector<TraceEvent>* events) override {
@@ -27,14 +29,15 @@ class HostClock final : public StepClock {
   [[nodiscard]] double seconds(Clock::time_point t) const { return std::chrono::duration<double>(t - epoch_).count(); }
 
   Clock::time_point epoch_, begin_;
+  bool keeps_events_;
   std::vector<TraceEvent> events_;
   double waited_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<StepClock> host_clock(Clock::time_point epoch) {
-  return std::make_unique<HostClock>(epoch);
+std::unique_ptr<StepClock> host_clock(Clock::time_point epoch, bool keeps_events) {
+  return std::make_unique<HostClock>(epoch, keeps_events);
 }
 
 }  // namespace rotunda

@@ -14,6 +14,8 @@ class CudaClock final : public StepClock {
   CudaClock(const Device& device, Stream stream, Clock::time_point epoch)
       : device_(device), stream_(stream), start_(record()), start_seconds_(seconds_since(epoch)) {}
 
+  [[nodiscard]] bool keeps_events() const override { return true; }
+
   void begin() override { begin_ = record(); }
 
   void end(TraceEvent::Lane lane, const std::string& name, bool waits) override {
