@@ -18,7 +18,7 @@ void release(int device, std::byte* data) noexcept;
 void destroy_stream(int device, Stream stream) noexcept;
 void copy_bytes(void* to, const void* from, std::int64_t bytes, int device, Stream stream);
 void set_bytes(void* to, unsigned char value, std::int64_t bytes, int device, Stream stream);
-/// An event recorded on the stream, as the runtime's handle.
+/// An Event (base/cuda/event.hpp) recorded on the stream.
 [[nodiscard]] void* record_event(int device, Stream stream);
 void destroy_event(void* event) noexcept;
 [[nodiscard]] double seconds_between(void* from, void* to);

@@ -1,6 +1,7 @@
-#include <mutex>
+#include <memory>
 
 #include "base/cuda/check.hpp"
+#include "base/cuda/event.hpp"
 #include "base/cuda_device.hpp"
 #include "base/fail.hpp"
 
@@ -86,23 +87,17 @@ void set_bytes(void* to, unsigned char value, std::int64_t bytes, int device, St
 }
 
 void* record_event(int device, Stream stream) {
-  const CurrentDevice current(device);
-  cudaEvent_t event = nullptr;
-  ROTUNDA_CUDA(cudaEventCreate(&event));
-  ROTUNDA_CUDA(cudaEventRecord(event, native(stream)));
-  return event;
+  auto event = std::make_unique<Event>(device, Event::Use::timing);
+  event->record(stream);
+  return event.release();
 }
 
 void destroy_event(void* event) noexcept {
-  (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
+  delete static_cast<Event*>(event);
 }
 
 double seconds_between(void* from, void* to) {
-  float ms = 0;
-  ROTUNDA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(from)));
-  ROTUNDA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(to)));
-  ROTUNDA_CUDA(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from), static_cast<cudaEvent_t>(to)));
-  return 1e-3 * static_cast<double>(ms);
+  return static_cast<Event*>(to)->seconds_after(*static_cast<Event*>(from));
 }
 
 bool is_reachable(const void* data, int) {

@@ -98,7 +98,7 @@ std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) {
   for (const HeadMap& heads : possible_heads(problem, call)) {
     Measurement packed(Measurement::Workspace::counted);
     rehearse(problem, call, heads, grouping.calls, packed, Strides::packed);
-    Measurement spread(packed.library_bytes);  // its graphs differ in strides of what they read alone
+    Measurement spread(packed.library_bytes);  // only the strides of its inputs differ
     rehearse(problem, call, heads, grouping.calls, spread, Strides::spread);
     most = std::max({most, packed.scratch.bytes_needed(), spread.scratch.bytes_needed()});
   }

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "base/cuda/check.hpp"
+#include "kernel/elementwise/cuda/vectors.cuh"
 #include "kernel/kernel.hpp"
 
 namespace rotunda::reference {
@@ -65,15 +66,7 @@ __device__ inline void store(const DeviceView& view, std::int64_t b, std::int64_
   }
 }
 
-__device__ inline float widen(float value) {
-  return value;
-}
-__device__ inline float widen(__nv_bfloat16 value) {
-  return __bfloat162float(value);
-}
-__device__ inline float widen(__half value) {
-  return __half2float(value);
-}
+using cuda::widen;
 
 template <class T>
 __device__ bool load_rows_as(const DeviceView& view, std::int64_t b, int head, std::int64_t first, int valid, int rows,
