@@ -126,7 +126,6 @@ void measure_rows(Bench& bench, std::int64_t rows, Layout layout, IndexWidth wid
   const Filled lse2(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
   const Filled low(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
   const Filled sink(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
-  const Filled dsink(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
   const std::vector<RowSpan> span = {{0, 0, rows}};
   const DeviceMemory list(bench.device, sizeof(RowSpan));
   copy_bytes(list.data(), span.data(), sizeof(RowSpan), bench.device, s);
@@ -137,17 +136,29 @@ void measure_rows(Bench& bench, std::int64_t rows, Layout layout, IndexWidth wid
                 [&] { cuda::row_dot(half.view(), half2.view(), lse2.view(), width, s); });
   bench.measure("finish_with_sink to bf16 " + tag, 6 * n + 12 * pairs,
                 [&] { cuda::finish_with_sink(state, half.view(), sink.view(), all, width, s); });
-  bench.measure("sink_gradient " + tag, 8 * pairs,
-                [&] { cuda::sink_gradient(lse.view(), lse2.view(), sink.view(), all, dsink.view(), s); });
-  bench.measure("fill_sink " + tag, 4 * pairs, [&] { cuda::fill_sink(lse2.view(), sink.view(), all, s); });
   const auto merge = [&](bool init, bool last) {
     cuda::merge({half.view(), lse2.view()}, state, half2.view(), {init, last, width}, bench.device, s);
   };
   bench.measure("merge bf16, first " + tag, 6 * n + 12 * pairs, [&] { merge(true, false); });
   bench.measure("merge bf16, middle " + tag, 10 * n + 20 * pairs, [&] { merge(false, false); });
   bench.measure("merge bf16, last " + tag, 8 * n + 16 * pairs, [&] { merge(false, true); });
-  bench.measure("repair bf16, nothing to do " + tag, 4 * pairs,
-                [&] { cuda::repair(half.view(), lse.view(), bench.device, s, width); });
+}
+
+/// One number a row and head: as many rows as fill `bytes` with an LSE.
+void measure_statistics(Bench& bench, std::int64_t bytes) {
+  const auto s = bench.stream.get();
+  const std::int64_t pairs = bytes / 4, rows = pairs / kHeads;
+  const Filled lse(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const Filled delta(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const Filled sink(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
+  const Filled dsink(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
+  const std::vector<RowSpan> span = {{0, 0, rows}};
+  const DeviceMemory list(bench.device, sizeof(RowSpan));
+  copy_bytes(list.data(), span.data(), sizeof(RowSpan), bench.device, s);
+  const RowList all{span, reinterpret_cast<const RowSpan*>(list.data())};
+  bench.measure("sink_gradient", 8 * pairs,
+                [&] { cuda::sink_gradient(lse.view(), delta.view(), sink.view(), all, dsink.view(), s); });
+  bench.measure("fill_sink", 4 * pairs, [&] { cuda::fill_sink(lse.view(), sink.view(), all, s); });
 }
 
 /// Q, K, V, O, an LSE: what an all-to-all carries.
@@ -237,6 +248,7 @@ int run(int argc, char** argv) {
     measure_flat(bench, rows, layout, IndexWidth::automatic);
     measure_rows(bench, rows, layout, IndexWidth::automatic);
   }
+  measure_statistics(bench, mib << 20);
   measure_flat(bench, rows, Layout::bhsd, IndexWidth::wide);
   measure_rows(bench, rows, Layout::bshd, IndexWidth::wide);
   measure_pack(bench, rows, IndexWidth::automatic);

@@ -185,8 +185,11 @@ int bench(const Options& options) {
   }
   for (const std::string& name : options.baselines) {
     if (!is_peer(name) || !options.is_first()) continue;
-    const PeerResult peer = run_peer(name, options.python, inputs.problem_text, options.repeat,
-                                     std::min(cores(), session.plan().threads * setup.ranks));
+    const PeerResult peer = run_peer(name, options.python,
+                                     {.problem = inputs.problem_text,
+                                      .repeat = options.repeat,
+                                      .threads = std::min(cores(), session.plan().threads * setup.ranks),
+                                      .ranks = setup.ranks});
     record.baselines[name] = over(peer.times, record.times);
     for (const auto& [what, version] : peer.versions) record.versions[what] = version;
   }

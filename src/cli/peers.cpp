@@ -52,15 +52,15 @@ void check_baseline(const std::string& name) {
   fail(ErrorKind::unsupported, "--baseline {}: there is no program bench/peers/{} in this copy", name, name);
 }
 
-PeerResult run_peer(const std::string& name, const std::string& python, const std::string& problem, int repeat,
-                    int threads) {
-  return run_peer_at(peer_path(name), python, problem, repeat, threads);
-}
-
-PeerResult run_peer_at(const std::string& path, const std::string& python, const std::string& problem, int repeat,
-                       int threads) {
-  std::vector<std::string> command{
-      path, "--problem", problem, "--repeat", fmt::format("{}", repeat), "--threads", fmt::format("{}", threads)};
+PeerResult run_peer(const std::string& name, const std::string& python, const PeerRequest& request) {
+  const std::string path = peer_path(name);
+  std::vector<std::string> command{path, "--problem", request.problem};
+  const std::pair<const char*, int> numbers[] = {
+      {"--repeat", request.repeat}, {"--threads", request.threads}, {"--ranks", request.ranks}};
+  for (const auto& [flag, value] : numbers) {
+    command.emplace_back(flag);
+    command.push_back(fmt::format("{}", value));
+  }
   if (!python.empty() && is_python(path)) command.insert(command.begin(), python);
   const ProcessResult ran = run_process(command);
   if (ran.status != 0) {

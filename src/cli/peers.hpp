@@ -24,12 +24,15 @@ void check_baseline(const std::string& name);
   return name != "ideal" && name != "ideal_same_kernel";
 }
 
-/// Runs a peer; Python scripts with `python`, where it is given. @throws Error unsupported with what the peer said
-[[nodiscard]] PeerResult run_peer(const std::string& name, const std::string& python, const std::string& problem,
-                                  int repeat, int threads);
+/// What a peer is asked to time.
+struct PeerRequest {
+  std::string problem;  ///< its text
+  int repeat = 20;
+  int threads = 1;  ///< of a peer on CPUs
+  int ranks = 1;    ///< of a peer that splits the sequence
+};
 
-/// The same for a program at `path`.
-[[nodiscard]] PeerResult run_peer_at(const std::string& path, const std::string& python, const std::string& problem,
-                                     int repeat, int threads);
+/// Runs a peer; Python scripts with `python`, where it is given. @throws Error unsupported with what the peer said
+[[nodiscard]] PeerResult run_peer(const std::string& name, const std::string& python, const PeerRequest& request);
 
 }  // namespace rotunda::cli

@@ -163,24 +163,5 @@ TEST_F(CudaMerge, NaNStays) {
   EXPECT_TRUE(std::isnan(testing::read(lse.fetched(), 0, 2, 0)));
 }
 
-TEST_F(CudaMerge, RepairClearsRowsThatSawNothing) {
-  for (const Form& form : testing::forms()) {
-    for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
-      for (const IndexWidth width : {IndexWidth::automatic, IndexWidth::wide}) {
-        SCOPED_TRACE(form);
-        const Mirror out(device, dtype, form);
-        const Mirror lse = testing::row_mirror(device, form);
-        make_partial(out, lse, 6);
-        cuda::repair(out.device(), lse.device(), device, stream(), width);
-        out.fetch(stream());
-        testing::for_each_element(out.host(), [&](auto b, auto row, auto head, auto i) {
-          if (testing::read(lse.host(), b, row, head) == -HUGE_VAL) testing::write(out.host(), b, row, head, i, 0);
-        });
-        expect_equal(out.fetched(), out.host(), 0);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace rotunda

@@ -15,23 +15,42 @@ struct MergeArgs {
   bool init, last;
 };
 
-/// A pair's weights; a negative one: nothing was visible, and the values must not be read (they may be NaN).
+/// What a row's two values count for; a negative weight: nothing was visible, and the value (NaN, perhaps) is not used.
 struct Weights {
   float acc, partial;
 };
+
+/// Of two log-sum-exps: that of both, and what share of it each is. One exponential in float64 serves all.
+struct LogSum {
+  double lse;
+  Weights weights;
+};
+__device__ inline LogSum log_sum(double before, double partial) {
+  if (partial == -HUGE_VAL) return {before, {before == -HUGE_VAL ? -1.0F : 1.0F, -1.0F}};
+  if (before == -HUGE_VAL) return {partial, {-1.0F, 1.0F}};
+  const double ratio = exp(-fabs(before - partial));
+  const auto less = static_cast<float>(ratio);
+  const float more = 1.0F / (1.0F + less);
+  const bool grows = partial > before;
+  return {(grows ? partial : before) + log1p(ratio), {grows ? less * more : more, grows ? more : less * more}};
+}
 
 template <class Args, class Index>
 __device__ Weights merge_lse(const Args& args, Index b, Index row, Index head) {
   const double partial = args.partial_lse.at(b, row, head);
   const double before = args.init ? -HUGE_VAL : load_lse(args.lse, args.low, b, row, head);
-  const double after = log_add(before, partial);
+  const auto [after, weights] = log_sum(before, partial);
   const auto high = static_cast<float>(after);
   args.lse.at(b, row, head) = high;
   if (!args.last && args.low.data != nullptr) {
     args.low.at(b, row, head) = after == -HUGE_VAL ? 0.0F : static_cast<float>(after - static_cast<double>(high));
   }
-  return {before == -HUGE_VAL ? -1.0F : static_cast<float>(exp(before - after)),
-          partial == -HUGE_VAL ? -1.0F : static_cast<float>(exp(partial - after))};
+  return weights;
+}
+
+/// value·weight, or 0 where the weight says that there is no value.
+__device__ inline float weigh(float value, float weight) {
+  return weight < 0 ? 0.0F : value * weight;
 }
 
 template <class Partial, int V>
@@ -45,44 +64,38 @@ template <int V, class Partial, class Out, class Index>
 __global__ void __launch_bounds__(kRowThreads)
     merge_kernel(const MergeArgs<Partial, Out, Index> args, const PairPlaces<Index> places) {
   __shared__ Weights weights[kPairs];
-  __shared__ Index from[kPairs], acc[kPairs], out[kPairs];
   const Index first = static_cast<Index>(blockIdx.x) * kPairs;
   const int pairs = static_cast<int>(places.count - first < kPairs ? places.count - first : kPairs);
-  if (threadIdx.x < pairs) {
-    const auto [b, row, head, flat_row] = places.find(first + threadIdx.x);
-    weights[threadIdx.x] = merge_lse(args, b, row, head);
-    from[threadIdx.x] = args.partial.offset(b, row, head);
-    acc[threadIdx.x] = args.acc.offset(b, row, head);
-    out[threadIdx.x] = args.out.offset(b, row, head);
-  }
-  __syncthreads();
+  const auto place = [&](int pair) { return places.find(first + static_cast<Index>(pair)); };
   walk_vectors<V>(
       pairs, args.dim,
       [&](int pair, int element) {
+        const auto [b, row, head, flat_row] = place(pair);
         Pieces<Partial, V> pieces{};
-        if (weights[pair].partial >= 0 || isnan(weights[pair].partial)) {
-          pieces.partial = load_vector<V>(args.partial.data + from[pair] + element);
-        }
-        if (weights[pair].acc >= 0 || isnan(weights[pair].acc)) {
-          pieces.acc = load_vector<V>(args.acc.data + acc[pair] + element);
-        }
+        pieces.partial = load_vector<V>(args.partial.data + args.partial.offset(b, row, head) + element);
+        if (!args.init) pieces.acc = load_vector<V>(args.acc.data + args.acc.offset(b, row, head) + element);
         return pieces;
       },
+      [&] {
+        if (threadIdx.x >= pairs) return;
+        const auto [b, row, head, flat_row] = place(threadIdx.x);
+        weights[threadIdx.x] = merge_lse(args, b, row, head);
+      },
       [&](int pair, int element, const Pieces<Partial, V>& pieces) {
+        const auto [b, row, head, flat_row] = place(pair);
+        const Weights weight = weights[pair];
         Vector<float, V> sum;
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          // What was not read is 0; its weight of -1 makes -0 of it, and the last sum +0 again.
-          const float added = widen(pieces.partial.at[i]) * weights[pair].partial;
-          sum.at[i] = fmaf(pieces.acc.at[i], weights[pair].acc, added) + 0.0F;
+          sum.at[i] = weigh(pieces.acc.at[i], weight.acc) + weigh(widen(pieces.partial.at[i]), weight.partial);
         }
         if (args.last) {
           Vector<Out, V> result;
 #pragma unroll
           for (int i = 0; i < V; ++i) result.at[i] = narrow<Out>(sum.at[i]);
-          store_vector(result, args.out.data + out[pair] + element);
+          store_vector(result, args.out.data + args.out.offset(b, row, head) + element);
         } else {
-          store_vector(sum, args.acc.data + acc[pair] + element);
+          store_vector(sum, args.acc.data + args.acc.offset(b, row, head) + element);
         }
       });
 }
@@ -102,26 +115,6 @@ void launch_merge(const PartialResult& partial, const RowState& state, const Ten
   const PairPlaces<Index> places(state.lse);
   merge_kernel<V, Partial, Out, Index><<<places.blocks(), kRowThreads, 0, native(stream)>>>(args, places);
   check_launch("merge");
-}
-
-template <class T, class Index>
-struct RepairArgs {
-  RowView<T, Index> out;
-  RowView<const float, Index> lse;
-  int dim;
-};
-
-/// A warp a pair: reads the lse alone where there is nothing to repair.
-template <class T, class Index>
-__global__ void __launch_bounds__(kRowThreads)
-    repair_kernel(const RepairArgs<T, Index> args, const PairPlaces<Index> places) {
-  const Index first = static_cast<Index>(blockIdx.x) * kPairs;
-  for (Index i = threadIdx.x / 32; i < kPairs && first + i < places.count; i += kRowThreads / 32) {
-    const auto [b, row, head, flat_row] = places.find(first + i);
-    if (args.lse.at(b, row, head) != -HUGE_VALF) continue;
-    for (int at = threadIdx.x % 32; at < args.dim; at += 32)
-      args.out.data[args.out.offset(b, row, head) + at] = T(0.0F);
-  }
 }
 
 void check_row(const TensorView& view) {
@@ -158,23 +151,6 @@ void merge(const PartialResult& partial, const RowState& state, const TensorView
         fail(ErrorKind::internal, "merge of {} to {}: both 16 bits of one dtype, or fp32", describe(partial.out),
              describe(out));
       }
-    });
-  });
-}
-
-void repair(const TensorView& out, const TensorView& lse, const Device& device, Stream stream, IndexWidth width) {
-  if (lse.empty() || out.empty()) return;
-  check_row(out);
-  const CurrentDevice current(device.index);
-  dispatch_device(out.dtype, [&](auto element) {
-    dispatch_width(is_narrow(width, {out, lse}), [&](auto index) {
-      using T = decltype(element);
-      using Index = decltype(index);
-      const RepairArgs<T, Index> args{RowView<T, Index>(out), RowView<const float, Index>(lse),
-                                      static_cast<int>(out.dim())};
-      const PairPlaces<Index> places(lse);
-      repair_kernel<T, Index><<<places.blocks(), kRowThreads, 0, native(stream)>>>(args, places);
-      check_launch("repair");
     });
   });
 }

@@ -28,8 +28,4 @@ struct MergeFlags {
 void merge(const PartialResult& partial, const RowState& state, const TensorView& out, const MergeFlags& flags,
            const Device& device, Stream stream);
 
-/// Rows with lse = -inf get out = 0, whatever they held; the others stay as they are.
-void repair(const TensorView& out, const TensorView& lse, const Device& device, Stream stream,
-            IndexWidth width = IndexWidth::automatic);
-
 }  // namespace rotunda::cuda

@@ -14,7 +14,7 @@ namespace groups = cooperative_groups;
 
 constexpr int kThreads = 256;
 constexpr int kClusterBlocks = 8;  // that share a head: 16 heads fill a device
-constexpr int kGradientThreads = 512;
+constexpr int kGradientThreads = 1024;
 constexpr std::int64_t kMostBlocks = 1024;
 
 using Rows = RowView<float, std::int64_t>;
@@ -41,6 +41,13 @@ __device__ double block_sum(double value, double* shared) {
   return shared[0];
 }
 
+/// exp(x) to an fp32 rounding or two: float64 would be what the sum waits for.
+__device__ double exp_of(double x) {
+  const auto high = static_cast<float>(x);
+  const double low = x - static_cast<double>(high);
+  return expf(high) * (1 + (low == low ? low : 0));  // infinities have no low part
+}
+
 /// dsink[head] = -Σ exp(sink - lse)·delta: a cluster a head, its blocks in turn take the rows of each span.
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kGradientThreads)
     sink_gradient_kernel(const Rows lse, const Rows delta, const float* sink, std::int64_t sink_stride,
@@ -56,8 +63,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kGradie
     const RowSpan span = spans[n];
 #pragma unroll 4
     for (std::int64_t i = first; i < span.len; i += kClusterBlocks * kGradientThreads) {
-      const double weight = exp(sink_value - lse.at(span.batch, span.begin + i, head));
-      sum -= weight * delta.at(span.batch, span.begin + i, head);
+      sum -= exp_of(sink_value - lse.at(span.batch, span.begin + i, head)) * delta.at(span.batch, span.begin + i, head);
     }
   }
   const double total = block_sum(sum, shared);
