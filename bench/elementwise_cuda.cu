@@ -13,9 +13,9 @@
 
 #include "base/cuda/check.hpp"
 #include "base/cuda/event.hpp"
+#include "base/cuda/pack.hpp"
 #include "kernel/elementwise/cuda/merge.hpp"
 #include "kernel/elementwise/cuda/operations.hpp"
-#include "kernel/elementwise/cuda/pack.hpp"
 #include "kernel/reference/cuda/cuda_reference_kernel.hpp"
 
 namespace rotunda {

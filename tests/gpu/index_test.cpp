@@ -1,5 +1,5 @@
 // The choice of 32-bit offsets; no device needed.
-#include "kernel/elementwise/cuda/index.hpp"
+#include "base/cuda/index.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Packing and unpacking, bit by bit: NaN payloads, -0, infinities and denormals travel unchanged.
-#include "kernel/elementwise/cuda/pack.hpp"
+#include "base/cuda/pack.hpp"
 
 #include <algorithm>
 #include <deque>

@@ -30,7 +30,7 @@ void launch(const TensorView& from, const TensorView& to, const Loops& loops, St
   const std::int64_t count = to.elements();
   const auto blocks = static_cast<unsigned>(std::min(kMostBlocks, (count + kThreads - 1) / kThreads));
   copy_kernel<<<blocks, kThreads, 0, native(stream)>>>(static_cast<const T*>(from.data), static_cast<T*>(to.data),
-                                                         loops, count);
+                                                       loops, count);
   check_launch("copy_elements");
 }
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/cuda/check.hpp"
+#include "base/cuda/pack.hpp"
 #include "base/cuda/strided_copy.hpp"
 #include "base/fail.hpp"
 
@@ -43,6 +44,19 @@ std::int64_t staging_bytes(std::span<const Message> messages, int self) {
   return bytes;
 }
 
+/// Calls use with the staged messages' moves, as many at a time as a launch takes.
+void for_packs(const std::vector<NcclTransport::Staged>& messages, const std::byte* memory, auto&& use) {
+  std::vector<cuda::Move> moves;
+  for (const auto& message : messages) {
+    if (!message.is_staged()) continue;
+    moves.push_back({message.view, static_cast<const std::byte*>(message.dense.data) - memory});
+    if (moves.size() < cuda::kMostMoves) continue;
+    use(std::span<const cuda::Move>(moves));
+    moves.clear();
+  }
+  if (!moves.empty()) use(std::span<const cuda::Move>(moves));
+}
+
 }  // namespace
 
 NcclTransport::NcclTransport(const ProcessOptions& options, std::unique_ptr<Rendezvous> the_rendezvous,
@@ -71,15 +85,12 @@ void NcclTransport::post(int id, std::span<const Message> sends, std::span<const
   if (sends.empty() && receives.empty()) return;
   const cuda::CurrentDevice current(device().index);
   record(compute_)->hold(device().index, stream_.get());
-  std::byte* memory = staging(id, staging_bytes(sends, rank()) + staging_bytes(receives, rank()));
-  const std::vector<Staged> outgoing = stage(sends, memory), incoming = stage(receives, memory);
-  for (const Staged& message : outgoing) {
-    if (message.is_staged()) cuda::copy(message.view, message.dense, device().index, stream_.get());
-  }
+  std::byte* const memory = staging(id, staging_bytes(sends, rank()) + staging_bytes(receives, rank()));
+  std::byte* next_place = memory;
+  const std::vector<Staged> outgoing = stage(sends, next_place), incoming = stage(receives, next_place);
+  for_packs(outgoing, memory, [&](auto moves) { cuda::pack(moves, memory, device(), stream_.get()); });
   exchange(id, outgoing, incoming);
-  for (const Staged& message : incoming) {
-    if (message.is_staged()) cuda::copy(message.dense, message.view, device().index, stream_.get());
-  }
+  for_packs(incoming, memory, [&](auto moves) { cuda::unpack(memory, moves, device(), stream_.get()); });
   std::vector<TensorView> own;
   for (const Message& message : sends) {
     if (message.peer == rank()) own.push_back(message.view);

@@ -1,8 +1,8 @@
 // Messages between processes through NCCL's sends and receives, on a stream of the transport's own.
 //
-// NCCL moves dense memory. A view that is dense in the order [batch, row, head, dim] travels as it lies; others are
-// packed into staging memory before, and unpacked after, on the same stream. Staging belongs to an exchange id, is made
-// when the id is first posted and grows outside captures only.
+// NCCL moves dense memory. A view that is dense in the order [batch, row, head, dim] travels as it lies; the others of
+// an exchange are packed into staging memory before, and unpacked after, in one launch each on the same stream. Staging
+// belongs to an exchange id, is made when the id is first posted and grows outside captures only.
 //
 // All ranks post their exchanges in one order, so one communicator and one stream serve them all without a deadlock.
 // What the two sides of a message say is not compared: the ranks have agreed on their plans.
@@ -22,6 +22,16 @@ namespace rotunda::nccl {
 
 class NcclTransport final : public process::ProcessEnd {
  public:
+  /// A message with the dense memory that NCCL sees.
+  struct Staged {
+    int peer = 0;
+    TensorView view, dense;
+    [[nodiscard]] bool is_staged() const { return view.data != dense.data; }
+    [[nodiscard]] std::int64_t bytes() const {
+      return dense.elements() * static_cast<std::int64_t>(size_of(dense.dtype));
+    }
+  };
+
   /// @throws Error device
   NcclTransport(const ProcessOptions& options, std::unique_ptr<Rendezvous> rendezvous,
                 std::shared_ptr<Communicator> communicator);
@@ -37,15 +47,6 @@ class NcclTransport final : public process::ProcessEnd {
 
  private:
   using Mark = std::shared_ptr<cuda::Event>;
-  /// A message with the dense memory that NCCL sees.
-  struct Staged {
-    int peer = 0;
-    TensorView view, dense;
-    [[nodiscard]] bool is_staged() const { return view.data != dense.data; }
-    [[nodiscard]] std::int64_t bytes() const {
-      return dense.elements() * static_cast<std::int64_t>(size_of(dense.dtype));
-    }
-  };
   struct Posted {
     Mark done;
     bool has_sends = false, has_receives = false;

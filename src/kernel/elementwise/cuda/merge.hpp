@@ -1,7 +1,7 @@
 // What kernels that can't resume a running state need: their partial results are merged into it in fp32.
 #pragma once
 
-#include "kernel/elementwise/cuda/index.hpp"
+#include "base/cuda/index.hpp"
 #include "kernel/elementwise/elementwise.hpp"
 #include "rotunda/device.hpp"
 #include "rotunda/tensor.hpp"

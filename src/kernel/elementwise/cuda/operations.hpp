@@ -2,7 +2,7 @@
 // is the caller's choice for tests alone.
 #pragma once
 
-#include "kernel/elementwise/cuda/index.hpp"
+#include "base/cuda/index.hpp"
 #include "kernel/elementwise/elementwise.hpp"
 
 namespace rotunda::cuda {

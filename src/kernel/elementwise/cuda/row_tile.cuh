@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "base/cuda/check.hpp"
-#include "kernel/elementwise/cuda/divider.cuh"
-#include "kernel/elementwise/cuda/index.hpp"
-#include "kernel/elementwise/cuda/vectors.cuh"
+#include "base/cuda/divider.cuh"
+#include "base/cuda/index.hpp"
+#include "base/cuda/vectors.cuh"
 
 namespace rotunda::cuda {
 

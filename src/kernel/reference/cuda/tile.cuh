@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "base/cuda/check.hpp"
-#include "kernel/elementwise/cuda/vectors.cuh"
+#include "base/cuda/vectors.cuh"
 #include "kernel/kernel.hpp"
 
 namespace rotunda::reference {

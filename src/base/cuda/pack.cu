@@ -1,10 +1,10 @@
-#include "kernel/elementwise/cuda/pack.hpp"
+#include "base/cuda/pack.hpp"
 
 #include <algorithm>
 
 #include "base/cuda/check.hpp"
-#include "kernel/elementwise/cuda/divider.cuh"
-#include "kernel/elementwise/cuda/vectors.cuh"
+#include "base/cuda/divider.cuh"
+#include "base/cuda/vectors.cuh"
 
 namespace rotunda::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernel/elementwise/cuda/index.hpp"
+#include "base/cuda/index.hpp"
 #include "rotunda/device.hpp"
 #include "rotunda/tensor.hpp"
 
