@@ -18,7 +18,8 @@ namespace rotunda {
 /// What a caller may fix; what is left empty is chosen.
 struct PlanOptions {
   std::optional<ScheduleKind> schedule;
-  std::optional<ScheduleKind> backward_schedule;  ///< default: the forward's
+  std::optional<ScheduleKind> backward_schedule;  ///< default: the forward's, or with mixes any
+  bool mixes = false;                             ///< where backward_schedule is empty: chosen by predicted time
   int inner = 0;                                  ///< a2a_p2p: ranks of an a2a group; 0 chooses
   int head_groups = 0;                            ///< groups of KV heads that are pipelined; 0 chooses
   std::optional<ShardKind> shard;

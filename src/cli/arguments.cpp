@@ -38,7 +38,7 @@ constexpr Flag kSeed{"--seed", "N", "Seed of random inputs (default 1)"};
 constexpr Flag kPlanFlags[] = {
     kRanks,
     {"--schedule", "NAME", "auto, p2p, all_gather, a2a or a2a_p2p"},
-    {"--backward-schedule", "NAME", "The same for backward (default: the forward's)"},
+    {"--backward-schedule", "NAME", "The same for backward (default: the forward's; auto: any, by predicted time)"},
     {"--inner", "N", "a2a_p2p: ranks of an a2a group, a divisor of the ranks (default: the plan's choice)"},
     {"--shard", "NAME", "auto, contiguous, dual_chunk, dual_chunk_doc, striped or balanced"},
     {"--chunk-size", "N", "Balanced shards: tokens a chunk (default: the plan's choice)"},
@@ -205,6 +205,8 @@ void read_plan(const Values& values, Options& options) {
   PlanOptions& plan = options.plan;
   read_name(values, "--schedule", plan.schedule, parse_schedule_kind);
   read_name(values, "--backward-schedule", plan.backward_schedule, parse_schedule_kind);
+  const auto backward = values.find("--backward-schedule");
+  plan.mixes = backward != values.end() && backward->second == "auto";
   read_name(values, "--shard", plan.shard, parse_shard_kind);
   const auto number = [&](const char* flag, auto& to, std::int64_t least, std::int64_t most) {
     const auto found = values.find(flag);

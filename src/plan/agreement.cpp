@@ -66,7 +66,7 @@ Fields fields(const Problem& p, const PlanOptions& options) {
       {"deterministic", number(p.deterministic)},
       {"grad", number(p.grad)},
       {"schedule", name(options.schedule)},
-      {"backward_schedule", name(options.backward_schedule)},
+      {"backward_schedule", options.backward_schedule || options.mixes ? name(options.backward_schedule) : "schedule"},
       {"inner", number(options.inner)},
       {"head_groups", number(options.head_groups)},
       {"shard", name(options.shard)},

@@ -51,29 +51,43 @@ int partials(const Program& program) {
   return most;
 }
 
-Candidate evaluate(const Problem& problem, const Shard& shard, const ScheduleOptions& forward,
-                   const ScheduleOptions& backward, const Machine& machine) {
-  Candidate result{forward, shard.kind, {}, {}, 0, 1, 0};
+DirectionCost evaluate_direction(const Problem& problem, const Shard& shard, const ScheduleOptions& options,
+                                 const Machine& machine, bool backward) {
+  DirectionCost result;
   const int ranks = shard.q.ranks();
   const int step = (ranks + kRanksCosted - 1) / kRanksCosted;
   const int costed = (ranks + step - 1) / step;
   for (int rank = 0; rank < ranks; rank += step) {
-    const Program program = make_program(problem, shard, forward, rank, false);
+    const Program program = make_program(problem, shard, options, rank, backward);
     const Cost there = cost(problem, program);
     result.partials = std::max(result.partials, partials(program));
-    raise(result.forward_max, there);
-    result.forward_flops_mean += there.flops / costed;
-    double time = seconds(there, machine);
-    if (problem.grad) {
-      const Program reverse = make_program(problem, shard, backward, rank, true);
-      const Cost back = cost(problem, reverse);
-      result.partials = std::max(result.partials, partials(reverse));
-      raise(result.backward_max, back);
-      time += seconds(back, machine);
-    }
-    result.seconds = std::max(result.seconds, time);
+    raise(result.most, there);
+    result.flops_mean += there.flops / costed;
+    result.seconds.push_back(seconds(there, machine));
   }
   return result;
+}
+
+Candidate combine(const Shard& shard, const ScheduleOptions& options, const DirectionCost& forward,
+                  const DirectionCost* backward) {
+  Candidate result{options, shard.kind, forward.most, {}, forward.flops_mean, forward.partials, 0};
+  if (backward != nullptr) {
+    result.backward_max = backward->most;
+    result.partials = std::max(result.partials, backward->partials);
+  }
+  for (std::size_t i = 0; i < forward.seconds.size(); ++i) {
+    const double both = forward.seconds[i] + (backward != nullptr ? backward->seconds[i] : 0);
+    result.seconds = std::max(result.seconds, both);
+  }
+  return result;
+}
+
+Candidate evaluate(const Problem& problem, const Shard& shard, const ScheduleOptions& forward,
+                   const ScheduleOptions& backward, const Machine& machine) {
+  const DirectionCost there = evaluate_direction(problem, shard, forward, machine, false);
+  if (!problem.grad) return combine(shard, forward, there, nullptr);
+  const DirectionCost back = evaluate_direction(problem, shard, backward, machine, true);
+  return combine(shard, forward, there, &back);
 }
 
 }  // namespace rotunda

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/fail.hpp"
@@ -10,11 +11,20 @@
 namespace rotunda {
 namespace {
 
+constexpr ScheduleKind kSchedules[] = {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a,
+                                       ScheduleKind::a2a_p2p};
+
 std::vector<ScheduleKind> schedules_allowed(const PlanOptions& options, int ranks) {
   if (options.schedule) return {*options.schedule};
   if (options.inner > 0) return {ScheduleKind::a2a_p2p};
   if (ranks == 1) return {ScheduleKind::p2p};
-  return {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p};
+  return {std::begin(kSchedules), std::end(kSchedules)};
+}
+
+std::vector<ScheduleKind> backward_allowed(const PlanOptions& options, ScheduleKind forward, int ranks) {
+  if (options.backward_schedule) return {*options.backward_schedule};
+  if (!options.mixes || ranks == 1) return {forward};
+  return {std::begin(kSchedules), std::end(kSchedules)};
 }
 
 ScheduleOptions schedule_options(const PlanOptions& options, ScheduleKind kind, const Kernel& kernel) {
@@ -26,26 +36,23 @@ ScheduleOptions schedule_options(const PlanOptions& options, ScheduleKind kind, 
 struct Costed {
   Candidate candidate;
   ScheduleOptions backward;
-  Shard shard;
+  const Shard* shard;
 };
 
-std::string name(const Costed& costed) {
-  return fmt::format("{} on {}", to_string(costed.candidate.schedule.kind), to_string(costed.shard.kind));
+std::string name(const ScheduleOptions& forward, const ScheduleOptions& backward, const Shard& shard) {
+  const std::string mixed = forward.kind == backward.kind ? "" : fmt::format(" / {}", to_string(backward.kind));
+  return fmt::format("{}{} on {}", to_string(forward.kind), mixed, to_string(shard.kind));
 }
 
-/// Why the kernel can't serve a rank's programs, or nothing.
-std::optional<std::string> refuse_calls(const Problem& problem, const Costed& costed, const Kernel& kernel,
-                                        const Device& device) {
-  const int ranks = costed.shard.q.ranks();
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const bool backward : {false, true}) {
-      if (backward && !problem.grad) continue;
-      const ScheduleOptions& options = backward ? costed.backward : costed.candidate.schedule;
-      const Program program = make_program(problem, costed.shard, options, rank, backward);
-      for (const CallShape& call : calls_of(program, 1, device)) {
-        if (auto reason = kernel.refuse_call(problem, call)) {
-          return fmt::format("kernel {} can't serve rank {}: {}", kernel.name(), rank, *reason);
-        }
+/// Why the kernel can't serve a rank's program, or nothing.
+std::optional<std::string> refuse_calls(const Problem& problem, const Shard& shard, const ScheduleOptions& options,
+                                        const Kernel& kernel, const Device& device, bool backward) {
+  if (kernel.capabilities().slices) return std::nullopt;
+  for (int rank = 0; rank < shard.q.ranks(); ++rank) {
+    const Program program = make_program(problem, shard, options, rank, backward);
+    for (const CallShape& call : calls_of(program, 1, device)) {
+      if (auto reason = kernel.refuse_call(problem, call)) {
+        return fmt::format("kernel {} can't serve rank {}: {}", kernel.name(), rank, *reason);
       }
     }
   }
@@ -57,6 +64,46 @@ Machine machine_of(const Device& device) {
   if (!device.is_cuda()) return Machine{};
   return {"cuda", 5e14, 3e11, 1.5e-5, true};
 }
+
+/// What the kernel makes of the schedules on one shard, each direction of each worked out once.
+class Directions {
+ public:
+  struct Entry {
+    ScheduleOptions options;
+    std::optional<std::string> refusal;
+    DirectionCost cost;  ///< where it matters
+  };
+
+  Directions(const Problem& problem, const PlanOptions& options, const Shard& shard, const Kernel& kernel,
+             const Device& device, bool costs)
+      : problem_(problem), options_(options), shard_(shard), kernel_(kernel), device_(device), costs_(costs) {}
+
+  const Entry& of(ScheduleKind kind, bool backward) {
+    const auto [found, is_new] = entries_.try_emplace({kind, backward});
+    if (is_new) found->second = make(kind, backward);
+    return found->second;
+  }
+
+ private:
+  Entry make(ScheduleKind kind, bool backward) const {
+    Entry entry{schedule_options(options_, kind, kernel_), std::nullopt, {}};
+    (void)inner_ranks(problem_, entry.options, shard_.q.ranks());  // refuses a bad inner
+    if (backward && !problem_.grad) return entry;
+    entry.refusal = refuse_calls(problem_, shard_, entry.options, kernel_, device_, backward);
+    if (costs_ && !entry.refusal) {
+      entry.cost = evaluate_direction(problem_, shard_, entry.options, machine_of(device_), backward);
+    }
+    return entry;
+  }
+
+  const Problem& problem_;
+  const PlanOptions& options_;
+  const Shard& shard_;
+  const Kernel& kernel_;
+  const Device& device_;
+  bool costs_;
+  std::map<std::pair<ScheduleKind, bool>, Entry> entries_;
+};
 
 // Where a kernel leaves 16-bit partial results, each is rounded once more than it need be: a sum of two may miss the
 // bar of twice the naive error already (docs/accuracy.md).
@@ -84,35 +131,34 @@ std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions&
 Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks, const Kernel& kernel,
                        const Device& device) {
   const ScheduleKind asked_backward = options.backward_schedule.value_or(ScheduleKind::p2p);
-  const bool inner_used = !options.schedule || *options.schedule == ScheduleKind::a2a_p2p ||
+  const bool inner_used = !options.schedule || options.mixes || *options.schedule == ScheduleKind::a2a_p2p ||
                           (options.backward_schedule && asked_backward == ScheduleKind::a2a_p2p);
   if (options.inner != 0 && !inner_used) {
     fail(ErrorKind::bad_input, "inner={} is for schedule a2a_p2p; the schedule asked for is {}", options.inner,
          to_string(*options.schedule));
   }
   const auto schedules = schedules_allowed(options, ranks);
-  const auto shards = shards_allowed(problem, options, ranks);
-  const bool open = schedules.size() * shards.size() > 1;
+  const auto shard_kinds = shards_allowed(problem, options, ranks);
+  std::vector<Shard> shards;
+  for (const ShardKind kind : shard_kinds) {
+    shards.push_back(make_shard(problem, kind, ranks, kind == ShardKind::balanced ? options.chunk_size : 0));
+  }
+  const bool open = schedules.size() * shards.size() * backward_allowed(options, schedules.front(), ranks).size() > 1;
   std::vector<Costed> candidates;
   std::vector<Refusal> refused;
-  for (const ShardKind shard_kind : shards) {
-    const std::int64_t chunk_size = shard_kind == ShardKind::balanced ? options.chunk_size : 0;
-    const Shard shard = make_shard(problem, shard_kind, ranks, chunk_size);
+  for (const Shard& shard : shards) {
+    Directions directions(problem, options, shard, kernel, device, open);
     for (const ScheduleKind kind : schedules) {
-      const ScheduleOptions forward = schedule_options(options, kind, kernel);
-      const ScheduleOptions backward = schedule_options(options, options.backward_schedule.value_or(kind), kernel);
-      (void)inner_ranks(problem, forward, ranks);  // refuses a bad inner
-      (void)inner_ranks(problem, backward, ranks);
-      Candidate candidate{forward, shard_kind, {}, {}, 0, 1, 0};
-      if (open) candidate = evaluate(problem, shard, forward, backward, machine_of(device));
-      Costed costed{candidate, backward, shard};
-      if (!kernel.capabilities().slices) {
-        if (auto reason = refuse_calls(problem, costed, kernel, device)) {
-          refused.push_back({name(costed), *reason, true});
+      const auto& forward = directions.of(kind, false);
+      for (const ScheduleKind backward_kind : backward_allowed(options, kind, ranks)) {
+        const auto& backward = directions.of(backward_kind, true);
+        if (const auto& reason = forward.refusal ? forward.refusal : backward.refusal) {
+          refused.push_back({name(forward.options, backward.options, shard), *reason, true});
           continue;
         }
+        const DirectionCost* back = problem.grad ? &backward.cost : nullptr;
+        candidates.push_back({combine(shard, forward.options, forward.cost, back), backward.options, &shard});
       }
-      candidates.push_back(std::move(costed));
     }
   }
   if (candidates.empty()) fail(ErrorKind::unsupported, "{}", refused.front().reason);
@@ -121,15 +167,16 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
   const Costed& best = *std::min_element(candidates.begin(), candidates.end(), [&](const Costed& a, const Costed& b) {
     return std::pair(too_many(a), a.candidate.seconds) < std::pair(too_many(b), b.candidate.seconds);
   });
-  Choice choice{best.candidate.schedule, best.backward, best.shard, refused};
+  const auto name_of = [](const Costed& c) { return name(c.candidate.schedule, c.backward, *c.shard); };
+  Choice choice{best.candidate.schedule, best.backward, *best.shard, refused};
   for (const Costed& other : candidates) {
     if (&other == &best) continue;
     const auto reason =
         too_many(other) && !too_many(best)
             ? fmt::format("would sum {} 16-bit partial results of kernel {}", other.candidate.partials, kernel.name())
             : fmt::format("{:.3g} ms predicted against {:.3g} ms for {}", other.candidate.seconds * 1e3,
-                          best.candidate.seconds * 1e3, name(best));
-    choice.refusals.push_back({name(other), reason, false});
+                          best.candidate.seconds * 1e3, name_of(best));
+    choice.refusals.push_back({name_of(other), reason, false});
   }
   return choice;
 }

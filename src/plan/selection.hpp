@@ -38,6 +38,19 @@ struct Choice {
 [[nodiscard]] Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks,
                                      const Kernel& kernel, const Device& device);
 
+/// One direction of a schedule on a shard, counted as a Candidate is.
+struct DirectionCost {
+  Cost most;                    ///< of the costliest rank, field by field
+  double flops_mean = 0;        ///< over ranks
+  int partials = 1;             ///< as Candidate's
+  std::vector<double> seconds;  ///< predicted, by rank counted
+};
+[[nodiscard]] DirectionCost evaluate_direction(const Problem& problem, const Shard& shard,
+                                               const ScheduleOptions& options, const Machine& machine, bool backward);
+/// `backward` may be null: no gradients.
+[[nodiscard]] Candidate combine(const Shard& shard, const ScheduleOptions& options, const DirectionCost& forward,
+                                const DirectionCost* backward);
+
 /// Most results of attention calls that one output or gradient of a program is summed from: the calls of one head
 /// group's rows here, and the key gradients that arrive from other ranks.
 [[nodiscard]] int partials(const Program& program);

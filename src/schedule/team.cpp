@@ -9,9 +9,19 @@
 namespace rotunda {
 namespace {
 
-/// Head groups that a pipelined schedule uses unless told otherwise: enough to hide all but a quarter of the first
-/// fetch and last delivery, few enough that a group still fills a machine.
-constexpr int kDefaultHeadGroups = 4;
+/// Head groups that a pipelined schedule uses unless told otherwise, for so many KV heads of the busiest member: as few
+/// as let a group fill a machine. The first and the last are half as large as the others where that can be: nothing
+/// hides the first fetch and the last delivery.
+int default_head_groups(int heads) {
+  constexpr int kMostInside = 3;
+  return heads < 4 ? heads : 2 + std::clamp((heads - 2) / 2, 1, kMostInside);
+}
+
+/// The first of `heads` heads that is in group `group` of `groups`.
+int group_begin(int heads, int group, int groups, bool tapered) {
+  if (!tapered || group == 0 || group == groups) return heads * group / groups;
+  return heads * (2 * group - 1) / (2 * groups - 2);
+}
 
 /// The divisor of ranks nearest to its square root that the heads can feed; the larger of two.
 int default_inner(int ranks, int heads) {
@@ -53,8 +63,9 @@ Team::Team(const Problem& problem, const ScheduleOptions& options, int ranks)
   stages_ = all_at_once_ ? 1 : ranks_ / inner_;
   int widest = 0;  // KV heads of the busiest member
   for (int rank = 0; rank < inner_; ++rank) widest = std::max(widest, kv_heads(q_heads(rank)).count);
-  const int wanted = options.head_groups > 0 ? options.head_groups : all_at_once_ ? kDefaultHeadGroups : 1;
+  const int wanted = options.head_groups > 0 ? options.head_groups : all_at_once_ ? default_head_groups(widest) : 1;
   groups_ = std::clamp(wanted, 1, std::max(widest, 1));
+  tapered_ = options.head_groups == 0 && groups_ > 2 && widest > groups_;
 }
 
 std::vector<int> Team::members(int rank) const {
@@ -82,8 +93,8 @@ std::vector<Item> Team::items(int rank) const {
   const int team = rank / inner_;
   std::vector<Item> result;
   for (int group = 0; group < groups_; ++group) {
-    const int kv_begin = kv.begin + kv.count * group / groups_;
-    const int kv_end = kv.begin + kv.count * (group + 1) / groups_;
+    const int kv_begin = kv.begin + group_begin(kv.count, group, groups_, tapered_);
+    const int kv_end = kv.begin + group_begin(kv.count, group + 1, groups_, tapered_);
     const int q_begin = std::clamp(kv_begin * ratio_, q.begin, q.end());
     const int q_end = std::clamp(kv_end * ratio_, q.begin, q.end());
     for (int stage = 0; stage < stages_; ++stage) {

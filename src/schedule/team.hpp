@@ -60,6 +60,7 @@ class Team {
   int ranks_, inner_, stages_, groups_;
   int h_q_, ratio_;
   bool all_at_once_;
+  bool tapered_ = false;  ///< the first and the last head group are half as large as the others
 };
 
 }  // namespace rotunda

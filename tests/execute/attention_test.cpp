@@ -102,7 +102,7 @@ TEST(Attention, APlanBelongsToItsRankAndGroup) {
 TEST(Attention, ARankThatFailsIsNamedToTheOthers) {
   for (const auto kind : {Fault::Kind::throws, Fault::Kind::dies, Fault::Kind::stalls}) {
     LocalOptions local;
-    local.timeout = std::chrono::seconds(3);
+    local.timeout = std::chrono::seconds(6);  // others may be late too where the machine is busy
     local.fault = {kind, 1, 1};
     PlanOptions options;
     options.schedule = ScheduleKind::p2p;
@@ -125,7 +125,7 @@ TEST(Attention, ARankThatFailsIsNamedToTheOthers) {
       EXPECT_EQ(error.kind(), ErrorKind::transport) << error.what();
     }
     EXPECT_GE(told, 1);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   }
 }
 

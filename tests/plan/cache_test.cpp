@@ -69,6 +69,7 @@ const std::vector<Variation>& variations() {
       {"ranks", [](Problem&, PlanOptions&, int&, int& ranks) { ranks = 3; }},
       {"schedule", [](Problem&, PlanOptions& o, int&, int&) { o.schedule = ScheduleKind::p2p; }},
       {"backward schedule", [](Problem&, PlanOptions& o, int&, int&) { o.backward_schedule = ScheduleKind::a2a; }},
+      {"mixes", [](Problem&, PlanOptions& o, int&, int&) { o.mixes = true; }},
       {"inner", [](Problem&, PlanOptions& o, int&, int&) { o.inner = 2; }},
       {"head groups", [](Problem&, PlanOptions& o, int&, int&) { o.head_groups = 1; }},
       {"shard", [](Problem&, PlanOptions& o, int&, int&) { o.shard = ShardKind::balanced; }},

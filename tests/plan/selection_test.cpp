@@ -98,6 +98,27 @@ TEST(Selection, MixedKeepsBothSchedules) {
   EXPECT_EQ(plan->summary(), "p2p / a2a, dual_chunk, cpu, local");
 }
 
+TEST(Selection, MixingTakesTheFasterPair) {
+  // One KV head of eight query heads: KV is cheap to send round, and in backward queries and their gradients are dear.
+  const Problem problem = parse_problem("s_q=4096 h_q=64 h_kv=8 d=128 mask=causal grad=1");
+  PlanOptions options;
+  options.device = "cpu";
+  const auto chosen = [&](bool mixes) {
+    options.mixes = mixes;
+    const auto plan = make_plan(problem, options, 0, 8);
+    const Machine machine;
+    return evaluate(problem, plan->shard, plan->forward_schedule, plan->backward_schedule, machine).seconds;
+  };
+  EXPECT_LE(chosen(true), chosen(false));
+  options.mixes = true;
+  options.schedule = ScheduleKind::a2a;
+  const auto plan = make_plan(problem, options, 0, 8);
+  EXPECT_EQ(plan->forward_schedule.kind, ScheduleKind::a2a);
+  const auto mixed = std::count_if(plan->refusals.begin(), plan->refusals.end(),
+                                   [](const Refusal& r) { return r.what.find("a2a / p2p on") == 0; });
+  EXPECT_GT(mixed, 0) << "pairs that were weighed are listed";
+}
+
 TEST(Info, ListsTheContractsVariables) {
   const auto variables = environment_variables();
   for (const char* name : {"ROTUNDA_DISABLE", "ROTUNDA_LOG", "ROTUNDA_TIMEOUT", "ROTUNDA_CUDNN_PATH", "ROTUNDA_CACHE",

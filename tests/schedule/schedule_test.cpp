@@ -1,4 +1,5 @@
 // Hand-computed facts of schedules.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "rotunda/schedule.hpp"
@@ -116,6 +117,22 @@ TEST(Team, SharesHeadsAndReplicatesKeys) {
   EXPECT_EQ(team.kv_heads(team.q_heads(1)).begin, 3);  // KV head 3 is read by both
   EXPECT_FALSE(team.gradients_are_whole());
   EXPECT_TRUE(Team(parse_problem("b=1 s_q=8 h_q=8 h_kv=4 d=8"), {ScheduleKind::a2a, 0, 1}, 4).gradients_are_whole());
+}
+
+TEST(Team, TheFirstAndLastHeadGroupAreSmaller) {
+  struct Case {
+    int heads;
+    std::vector<int> groups;
+  };
+  for (const Case& c : {Case{1, {1}}, Case{2, {1, 1}}, Case{3, {1, 1, 1}}, Case{4, {1, 2, 1}}, Case{6, {1, 2, 2, 1}},
+                        Case{8, {1, 2, 2, 2, 1}}, Case{16, {2, 4, 4, 4, 2}}, Case{32, {4, 8, 8, 8, 4}}}) {
+    const Problem problem = parse_problem(fmt::format("s_q=64 h_q={} d=8", c.heads));
+    std::vector<int> counts;
+    for (const Item& item : Team(problem, {ScheduleKind::all_gather, 0, 0}, 2).items(0)) {
+      counts.push_back(item.kv.count);
+    }
+    EXPECT_EQ(counts, c.groups) << c.heads;
+  }
 }
 
 TEST(Team, InnerMustDivideTheRanks) {

@@ -32,44 +32,39 @@ __device__ void mark_listed(const RowSpan* spans, int count, std::int64_t rows, 
   __syncthreads();
 }
 
-/// Adds the sink to a row's lse. Returns what its values count for then.
-template <class Args, class Index>
-__device__ float add_sink(const Args& args, Index b, Index row, Index head) {
-  const double without = load_lse(args.lse, args.low, b, row, head);
-  const double sink = args.sink == nullptr ? 0 : args.sink[head * args.sink_stride];
-  const double with_sink = log_add(without, sink);
-  args.lse.at(b, row, head) = static_cast<float>(with_sink);
-  return static_cast<float>(exp(without - with_sink));
-}
-
 /// Bytes: acc read, out written, each once. A pair's lse is read and written by its block alone.
 template <int V, class To, class Index>
 __global__ void __launch_bounds__(kRowThreads)
     finish_kernel(const FinishArgs<To, Index> args, const PairPlaces<Index> places) {
   __shared__ float factor[kPairs];
+  __shared__ Index from[kPairs], to[kPairs];
   __shared__ bool listed[kPairs];
   const Index first = static_cast<Index>(blockIdx.x) * kPairs;
   const int pairs = static_cast<int>(places.count - first < kPairs ? places.count - first : kPairs);
-  const auto place = [&](int pair) { return places.find(first + static_cast<Index>(pair)); };
+  const Index first_row = places.heads.quotient(first);
+  mark_listed(args.spans, args.span_count, args.rows, static_cast<std::int64_t>(first_row), listed);
+  if (threadIdx.x < pairs) {
+    const auto [b, row, head, flat_row] = places.find(first + threadIdx.x);
+    float weight = 1;
+    if (listed[flat_row - first_row]) {
+      const double without = load_lse(args.lse, args.low, b, row, head);
+      const double sink = args.sink == nullptr ? 0 : args.sink[head * args.sink_stride];
+      const double with_sink = log_add(without, sink);
+      weight = static_cast<float>(exp(without - with_sink));
+      args.lse.at(b, row, head) = static_cast<float>(with_sink);
+    }
+    factor[threadIdx.x] = weight;
+    from[threadIdx.x] = args.acc.offset(b, row, head);
+    to[threadIdx.x] = args.out.offset(b, row, head);
+  }
+  __syncthreads();
   walk_vectors<V>(
-      pairs, args.dim,
-      [&](int pair, int element) {
-        const auto [b, row, head, flat_row] = place(pair);
-        return load_vector<V>(args.acc.data + args.acc.offset(b, row, head) + element);
-      },
-      [&] {
-        const Index first_row = places.heads.quotient(first);
-        mark_listed(args.spans, args.span_count, args.rows, static_cast<std::int64_t>(first_row), listed);
-        if (threadIdx.x >= pairs) return;
-        const auto [b, row, head, flat_row] = place(threadIdx.x);
-        factor[threadIdx.x] = listed[flat_row - first_row] ? add_sink(args, b, row, head) : 1.0F;
-      },
+      pairs, args.dim, [&](int pair, int element) { return load_vector<V>(args.acc.data + from[pair] + element); },
       [&](int pair, int element, const Vector<float, V>& loaded) {
-        const auto [b, row, head, flat_row] = place(pair);
         Vector<To, V> result;
 #pragma unroll
         for (int i = 0; i < V; ++i) result.at[i] = narrow<To>(loaded.at[i] * factor[pair]);
-        store_vector(result, args.out.data + args.out.offset(b, row, head) + element);
+        store_vector(result, args.out.data + to[pair] + element);
       });
 }
 

@@ -64,25 +64,26 @@ template <int V, class Partial, class Out, class Index>
 __global__ void __launch_bounds__(kRowThreads)
     merge_kernel(const MergeArgs<Partial, Out, Index> args, const PairPlaces<Index> places) {
   __shared__ Weights weights[kPairs];
+  __shared__ Index from[kPairs], acc[kPairs], out[kPairs];
   const Index first = static_cast<Index>(blockIdx.x) * kPairs;
   const int pairs = static_cast<int>(places.count - first < kPairs ? places.count - first : kPairs);
-  const auto place = [&](int pair) { return places.find(first + static_cast<Index>(pair)); };
+  if (threadIdx.x < pairs) {
+    const auto [b, row, head, flat_row] = places.find(first + threadIdx.x);
+    weights[threadIdx.x] = merge_lse(args, b, row, head);
+    from[threadIdx.x] = args.partial.offset(b, row, head);
+    acc[threadIdx.x] = args.acc.offset(b, row, head);
+    out[threadIdx.x] = args.out.offset(b, row, head);
+  }
+  __syncthreads();
   walk_vectors<V>(
       pairs, args.dim,
       [&](int pair, int element) {
-        const auto [b, row, head, flat_row] = place(pair);
         Pieces<Partial, V> pieces{};
-        pieces.partial = load_vector<V>(args.partial.data + args.partial.offset(b, row, head) + element);
-        if (!args.init) pieces.acc = load_vector<V>(args.acc.data + args.acc.offset(b, row, head) + element);
+        pieces.partial = load_vector<V>(args.partial.data + from[pair] + element);
+        if (!args.init) pieces.acc = load_vector<V>(args.acc.data + acc[pair] + element);
         return pieces;
       },
-      [&] {
-        if (threadIdx.x >= pairs) return;
-        const auto [b, row, head, flat_row] = place(threadIdx.x);
-        weights[threadIdx.x] = merge_lse(args, b, row, head);
-      },
       [&](int pair, int element, const Pieces<Partial, V>& pieces) {
-        const auto [b, row, head, flat_row] = place(pair);
         const Weights weight = weights[pair];
         Vector<float, V> sum;
 #pragma unroll
@@ -93,9 +94,9 @@ __global__ void __launch_bounds__(kRowThreads)
           Vector<Out, V> result;
 #pragma unroll
           for (int i = 0; i < V; ++i) result.at[i] = narrow<Out>(sum.at[i]);
-          store_vector(result, args.out.data + args.out.offset(b, row, head) + element);
+          store_vector(result, args.out.data + out[pair] + element);
         } else {
-          store_vector(sum, args.acc.data + args.acc.offset(b, row, head) + element);
+          store_vector(sum, args.acc.data + acc[pair] + element);
         }
       });
 }

@@ -12,7 +12,7 @@
 
 namespace rotunda::cuda {
 
-constexpr int kPairs = 32;  // of rows and heads a block: at dim 128 four vectors of 4 elements a thread
+constexpr int kPairs = 64;  // of rows and heads a block: at dim 128 eight vectors of 4 elements a thread
 constexpr int kRowThreads = 256;
 constexpr int kRowUnroll = 4;  // vectors in flight a thread
 
@@ -71,14 +71,12 @@ __device__ double load_lse(const RowView<float, Index>& lse, const RowView<float
 }
 
 /// Calls load(pair of the block, first element) and store(pair, first element, loaded) for each vector of `pairs` rows
-/// with `dim` elements, several loads ahead of the stores, and between the first loads and the first stores prepare(),
-/// whose work is hidden behind them. load may not use what prepare makes.
-template <int V, class Load, class Prepare, class Store>
-__device__ void walk_vectors(int pairs, int dim, Load&& load, Prepare&& prepare, Store&& store) {
+/// with `dim` elements, several loads ahead of the stores.
+template <int V, class Load, class Store>
+__device__ void walk_vectors(int pairs, int dim, Load&& load, Store&& store) {
   const int in_row = dim / V;
   const int total = pairs * in_row;
-  bool first_turn = true;
-  for (int first = threadIdx.x; first_turn || first < total; first += kRowThreads * kRowUnroll) {
+  for (int first = threadIdx.x; first < total; first += kRowThreads * kRowUnroll) {
     decltype(load(0, 0)) loaded[kRowUnroll];
     int pair[kRowUnroll], element[kRowUnroll];
 #pragma unroll
@@ -87,11 +85,6 @@ __device__ void walk_vectors(int pairs, int dim, Load&& load, Prepare&& prepare,
       pair[u] = n / in_row;
       element[u] = (n - pair[u] * in_row) * V;
       if (n < total) loaded[u] = load(pair[u], element[u]);
-    }
-    if (first_turn) {
-      prepare();
-      __syncthreads();
-      first_turn = false;
     }
 #pragma unroll
     for (int u = 0; u < kRowUnroll; ++u) {
