@@ -1,5 +1,5 @@
 # FlashAttention-4's kernels, exported ahead of time by tools/fa4: object files for the target rotunda_kernel, and the
-# table of them, fa4_kernels.inc. Needs python3 and PyPI while building; no GPU, no torch, and no Python at run time.
+# table of them, exported_kernels.inc. Needs python3 and PyPI while building; no GPU, no torch, and no Python at run time.
 #
 # Everything made lies in ROTUNDA_FA4_CACHE, in folders named by what it is made from: nothing is made twice.
 set(ROTUNDA_FA4_SET default CACHE STRING "Which kernels of FlashAttention-4: small, default or full (docs/kernels/fa4.md)")
@@ -73,10 +73,10 @@ foreach(group IN LISTS fa4_groups)
   list(APPEND fa4_objects ${objects})
   list(APPEND fa4_lines ${lines})
 endforeach()
-set(fa4_generated ${CMAKE_BINARY_DIR}/generated/fa4)
-file(MAKE_DIRECTORY ${fa4_generated})
-add_custom_command(OUTPUT ${fa4_generated}/fa4_kernels.inc
-  COMMAND cat ${fa4_lines} > ${fa4_generated}/fa4_kernels.inc DEPENDS ${fa4_lines} VERBATIM)
+set(fa4_generated ${CMAKE_BINARY_DIR}/generated)
+file(MAKE_DIRECTORY ${fa4_generated}/kernel/fa4)
+add_custom_command(OUTPUT ${fa4_generated}/kernel/fa4/exported_kernels.inc
+  COMMAND cat ${fa4_lines} > ${fa4_generated}/kernel/fa4/exported_kernels.inc DEPENDS ${fa4_lines} VERBATIM)
 
 # What exported kernels need at run time, of nvidia-cutlass-dsl (52 KB): its objects go into the library with theirs.
 file(GLOB fa4_runtime ${fa4_venv}/lib/python3*/site-packages/nvidia_cutlass_dsl/cu13/lib/libcuda_dialect_runtime_static.a)
@@ -88,4 +88,4 @@ if(NOT EXISTS ${fa4_runtime_folder})
 endif()
 file(GLOB fa4_runtime_objects ${fa4_runtime_folder}/*.o)
 set_source_files_properties(${fa4_objects} ${fa4_runtime_objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-set(fa4_sources ${fa4_objects} ${fa4_runtime_objects} ${fa4_generated}/fa4_kernels.inc)
+set(fa4_sources ${fa4_objects} ${fa4_runtime_objects} ${fa4_generated}/kernel/fa4/exported_kernels.inc)

@@ -8,7 +8,7 @@
 #include "base/cuda/check.hpp"
 #include "base/fail.hpp"
 
-// fa4_kernels.inc has a line for each exported kernel:
+// exported_kernels.inc has a line for each exported kernel:
 //   FA4_FORWARD(name, entry, dtype, d, d_v, query rows of a block)
 //   FA4_BACKWARD(name, entry, dtype, d, d_v, deterministic, SumTile of dq, SumTile of dk and dv)
 #define FA4_DECLARE(name, entry)                       \
@@ -18,7 +18,7 @@
 #define FA4_FORWARD(name, entry, ...) FA4_DECLARE(name, entry)
 #define FA4_BACKWARD(name, entry, ...) FA4_DECLARE(name, entry)
 extern "C" {
-#include "fa4_kernels.inc"
+#include "kernel/fa4/exported_kernels.inc"
 }
 #undef FA4_FORWARD
 #undef FA4_BACKWARD
@@ -82,7 +82,7 @@ void run(const Exported& kernel, std::array<void*, N> arguments, Stream stream) 
 
 std::span<const Exported> all_exported() {
   static const Exported kernels[] = {
-#include "fa4_kernels.inc"
+#include "kernel/fa4/exported_kernels.inc"
   };
   return kernels;
 }
