@@ -48,6 +48,7 @@ endif()
 
 # The objects: one command for each dtype and width, since Python takes a second to start.
 file(GLOB fa4_scripts CONFIGURE_DEPENDS ${fa4_tools}/*.py)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${fa4_scripts} ${fa4_tools}/requirements.txt)
 set(fa4_text "${fa4_packages}")
 foreach(script IN LISTS fa4_scripts)
   file(SHA256 ${script} hash)

@@ -20,7 +20,7 @@ WIDTHS = {"d64": (64, 64), "d96": (96, 96), "d128": (128, 128), "d192v128": (192
 
 def groups(kernel_set):
     widths = [w for w in WIDTHS if kernel_set != "small" or w in ("d64", "d128")]
-    kinds = ["forward", "backward"] + ([] if kernel_set == "small" else ["deterministic"])
+    kinds = ["forward", "backward"] + ([] if kernel_set == "small" else ["direct", "deterministic"])
     return [[f"fa4_{kind}_{dtype}_{width}" for kind in kinds] for dtype in ("bf16", "fp16") for width in widths]
 
 
@@ -30,7 +30,7 @@ def build(name):
     _, kind, dtype, width = name.split("_")
     if kind == "forward":
         return kernels.forward(dtype, *WIDTHS[width])
-    return kernels.backward(dtype, *WIDTHS[width], deterministic=kind == "deterministic")
+    return kernels.backward(dtype, *WIDTHS[width], deterministic=kind == "deterministic", direct=kind == "direct")
 
 
 def accumulator(tile, groups, groups_of_rows, turned):
@@ -53,8 +53,7 @@ def table_line(name, entry):
     groups_dq = 1 if tile.dQ_single_wg else tile.num_wg
     dq = accumulator(tile.m_block_size, groups_dq, tile.AtomLayoutMdQ, tile.dQ_swapAB)
     dkv = accumulator(tile.n_block_size, tile.num_wg, tile.AtomLayoutNdKV, tile.dKV_swapAB)
-    flag = str(kind == "deterministic").lower()
-    return f"FA4_BACKWARD({name}, {entry}, {dtype}, {d}, {d_v}, {flag}, {dq}, {dkv})\n"
+    return f"FA4_BACKWARD({name}, {entry}, {kind}, {dtype}, {d}, {d_v}, {dq}, {dkv})\n"
 
 
 def main():

@@ -135,7 +135,7 @@ class Turn(Int32):
 
 
 class Backward(FlashAttentionBackwardSm90):
-    """Adds to fp32 accumulators, whatever the number of heads."""
+    """Adds to fp32 accumulators, whatever the number of heads; or `direct`, dK and dV are final and leave in 16 bits."""
 
     def epilogue_dKV(self, acc_dV, mdV, sV, acc_dK, mdK, sK, seqlen, *rest):
         *rest, divmod_, dk_semaphore, dv_semaphore = rest
@@ -179,8 +179,8 @@ class ForwardEntry:
 
 
 class BackwardEntry:
-    def __init__(self, kernel, dims):
-        self.kernel, self.dims = kernel, dims
+    def __init__(self, kernel, dims, direct):
+        self.kernel, self.dims, self.direct = kernel, dims, direct
 
     @cute.jit
     def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, dout: cute.Tensor, lse_log2: cute.Tensor,
@@ -190,7 +190,7 @@ class BackwardEntry:
                  stream: cuda.CUstream):
         slices.Grid.heads, slices.Grid.rows, slices.Grid.dims = delta.shape[0], rows, self.dims
         slices.Grid.first, slices.Grid.owner = first, owner
-        self.kernel.qhead_per_kvhead = AnyRatio()
+        self.kernel.qhead_per_kvhead = 1 if self.direct else AnyRatio()
         turns = (turns_q, turns_k, turns_v) if self.kernel.deterministic else (None, None, None)
         self.kernel(q, k, v, dout, lse_log2, delta, dq, dk, dv, scale, cu_q, cu_k, used_q, used_k, Int32(0), Int32(0),
                     *turns, AuxData(None, None), None, None, stream)
@@ -234,7 +234,7 @@ def forward(dtype, d, d_v):
                     Int32(0))
 
 
-def backward(dtype, d, d_v, deterministic=False):
+def backward(dtype, d, d_v, deterministic=False, direct=False):
     slices.teach()
     of = DTYPES[dtype]
     tile = tiles.backward(d, d_v, local=True)
@@ -246,5 +246,6 @@ def backward(dtype, d, d_v, deterministic=False):
                       num_threads=(tile.num_wg + 1) * 128, V_in_regs=False, score_mod=None, score_mod_bwd=None,
                       mask_mod=None, has_aux_tensors=False, q_subtile_factor=2, dQ_single_wg=tile.dQ_single_wg)
     sums = lambda: tensor(Float32, 2)  # noqa: E731
-    return _compile(BackwardEntry(kernel, (d, d_v)), *(tensor(of, 3) for _ in range(4)), *(sums() for _ in range(5)),
-                    Float32(1.0), *(ints() for _ in range(6)), *(ints(4) for _ in range(3)), Int32(0))
+    keys = (lambda: tensor(of, 3)) if direct else sums
+    return _compile(BackwardEntry(kernel, (d, d_v), direct), *(tensor(of, 3) for _ in range(4)),
+                    *(sums() for _ in range(3)), keys(), keys(), Float32(1.0), *(ints() for _ in range(6)), *(ints(4) for _ in range(3)), Int32(0))

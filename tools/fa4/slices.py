@@ -4,7 +4,7 @@ Nothing of FA4 is copied. Its kernels see a batch of packed sequences; here an e
 and key rows that begin anywhere, with a band of its own. Subclasses and replaced names do it:
 
   Slice      reads a slice from tables, where FA4 reads a sequence's offsets and lengths
-  Blocks     bounds a tile's loop by the slice's band, slice_mask masks by it
+  Blocks     bounds a tile's loop by the slice's band, the masks mask by it
   Tma        loads rows of the slice only: tiles are filled with zeros beyond its ends, so padding is never read
   arguments  sizes the grid from the tables
 """
@@ -83,7 +83,7 @@ class Slice(SeqlenInfoQK):
         if padded:
             rows = super().offset_batch_K(mK, batch_idx, dim, padded=True, multiple=multiple)
             return Heads(rows, self.kv_head)
-        rows = copy_utils.offset_ragged_tensor(mK, self.offset_k, self.seqlen_k)
+        rows = copy_utils.offset_ragged_tensor(mK, self.offset_k, self.seqlen_k, ptr_shift=ragged)
         return Heads(rows, lambda head: self.kv_head(head) + self.k_head)
 
 
@@ -110,8 +110,26 @@ class Blocks(BlockInfo):
         return self._banded(slice_).get_n_block_min_before_local_mask(slice_, m_block, least)
 
 
-def slice_mask(tile_m, tile_n, seqlen_info, window_size_left=None, window_size_right=None, **rest):
+def forward_mask(tile_m, tile_n, seqlen_info, window_size_left=None, window_size_right=None, **rest):
     return AttentionMask(tile_m, tile_n, seqlen_info, seqlen_info.left, seqlen_info.right, **rest)
+
+
+class EdgeMask(AttentionMask):
+    """Masks the tiles that an edge of the band or the end of the keys cuts; FA4's backward masks every tile."""
+
+    @cute.jit
+    def apply_mask(self, acc_S, batch_idx, head_idx, m_block, n_block, thr_mma, mask_seqlen, mask_causal, mask_local,
+                   mask_mod, aux_data, fastdiv_mods):
+        first = n_block * self.tile_n - m_block * self.tile_m - (self.seqlen_k - self.seqlen_q)  # column - row
+        beyond_right = first + self.tile_n - 1 > self.window_size_right
+        beyond_left = first - (self.tile_m - 1) < -self.window_size_left
+        if beyond_right or beyond_left or (n_block + 1) * self.tile_n > self.seqlen_k:
+            AttentionMask.apply_mask(self, acc_S, batch_idx, head_idx, m_block, n_block, thr_mma, mask_seqlen,
+                                     mask_causal, mask_local, mask_mod, aux_data, fastdiv_mods)
+
+
+def backward_mask(tile_m, tile_n, seqlen_info, window_size_left=None, window_size_right=None, **rest):
+    return EdgeMask(tile_m, tile_n, seqlen_info, seqlen_info.left, seqlen_info.right, **rest)
 
 
 class Tma:
@@ -141,6 +159,6 @@ def arguments(num_block, num_head, num_batch, num_splits, seqlen_k, headdim, hea
 
 def teach():
     """Replaces the names in FA4's modules, for the rest of the process."""
-    for module in (forward_module, backward_module):
-        module.SeqlenInfoQK, module.BlockInfo, module.AttentionMask = Slice, Blocks, slice_mask
+    for module, mask in ((forward_module, forward_mask), (backward_module, backward_mask)):
+        module.SeqlenInfoQK, module.BlockInfo, module.AttentionMask = Slice, Blocks, mask
         module.TileSchedulerArguments, module.cpasync = arguments, Tma()

@@ -60,12 +60,12 @@ std::int64_t most_pieces(const std::vector<Launch>& launches) {
 /// One call of one fold.
 class Backward {
  public:
-  Backward(const Exported& kernel, const BackwardArgs& args, const Folds& folds, const KernelContext& context)
-      : kernel_(kernel),
-        args_(args),
+  Backward(const BackwardKernels& kernels, const BackwardArgs& args, const Folds& folds, const KernelContext& context)
+      : args_(args),
         folds_(folds),
         stream_(context.stream),
-        plan_(kernel, args.slices, extents_of(args), args.init_dq, args.init_dkv),
+        plan_(kernels, args.slices, extents_of(args), args.init_dq, args.init_dkv),
+        kernel_(*plan_.kernel),
         workspace_(context, plan_.layout) {}
 
   // The exported kernel may begin while the one before it ends (programmatic launch) and waits for that one alone
@@ -74,7 +74,9 @@ class Backward {
     const auto& q = plan_.work.q;
     const auto& k = plan_.work.k;
     write(segment_table(with(q.segments, plan_.gaps_q), plan_.rows_q), at<std::int32_t>(plan_.segments_q), stream_);
-    write(segment_table(with(k.segments, plan_.gaps_k), plan_.rows_k), at<std::int32_t>(plan_.segments_k), stream_);
+    if (!plan_.is_direct()) {
+      write(segment_table(with(k.segments, plan_.gaps_k), plan_.rows_k), at<std::int32_t>(plan_.segments_k), stream_);
+    }
     std::vector<LaunchTables> tables;
     for (std::size_t i = 0; i < plan_.work.launches.size(); ++i) tables.push_back(write_tables(i));
     workspace_.zero(plan_.dq, plan_.end - plan_.dq, stream_);
@@ -127,15 +129,17 @@ class Backward {
     const std::int64_t heads_q = args_.q.heads(), heads_kv = args_.k.heads();
     const std::int64_t rows_q = plan_.work.q.rows, rows_k = plan_.work.k.rows;
     BackwardCall call{
-        .q = folded(args_.q, folds_.q),
+        .q = folds_.queries(args_.q, workspace_),
         .k = folded(args_.k, folds_.k),
         .v = folded(args_.v, folds_.k),
-        .dout = folded(args_.dout, folds_.q),
+        .dout = folds_.queries(args_.dout, workspace_),
         .lse_log2 = sums(plan_.lse, heads_q, rows_q, 1),
         .delta = sums(plan_.delta, heads_q, rows_q, 1),
         .dq = sums(plan_.dq, heads_q, rows_q, kernel_.d),
         .dk = sums(plan_.dk, heads_kv, rows_k, kernel_.d),
         .dv = sums(plan_.dv, heads_kv, rows_k, kernel_.d_v),
+        .direct_dk = folded(args_.dk, folds_.k),
+        .direct_dv = folded(args_.dv, folds_.k),
         .scale = static_cast<float>(args_.scale),
         .tables = tables,
         .turns_q = turns(plan_.turns_q, heads_q, most_tiles(plan_.work.launches, 'q', kernel_.dq.rows), 1),
@@ -150,44 +154,49 @@ class Backward {
     const SegmentList q = segments_q(plan_.rows_q), k = segments_k(plan_.rows_k);
     place_sums(at<float>(plan_.dq), kernel_.dq, kernel_.d, q, plan_.work.q.rows, {args_.dq, scale, !args_.init_dq},
                stream_);
+    if (plan_.is_direct()) return;
     place_sums(at<float>(plan_.dk), kernel_.dkv, kernel_.d, k, plan_.work.k.rows, {args_.dk, scale, !args_.init_dkv},
                stream_);
     place_sums(at<float>(plan_.dv), kernel_.dkv, kernel_.d_v, k, plan_.work.k.rows, {args_.dv, 1, !args_.init_dkv},
                stream_);
   }
 
-  const Exported& kernel_;
   const BackwardArgs& args_;
   const Folds& folds_;
   Stream stream_;
   BackwardPlan plan_;
+  const Exported& kernel_;
   Workspace workspace_;
 };
 
 }  // namespace
 
-BackwardPlan::BackwardPlan(const Exported& kernel, std::span<const Slice> slices, const CallExtents& extents,
-                           bool init_dq, bool init_dkv)
-    : work(backward_launches(slices, kernel.dq.rows, kernel.dkv.rows, kernel.kind == Kind::deterministic)),
-      rows_q(work.q.rows),
-      rows_k(work.k.rows) {
-  if (init_dq) gaps_q = gaps(work.q, extents.batch, extents.rows_q, kernel.dq.rows, rows_q);
-  if (init_dkv) gaps_k = gaps(work.k, extents.batch, extents.rows_k, kernel.dkv.rows, rows_k);
+BackwardPlan::BackwardPlan(const BackwardKernels& kernels, std::span<const Slice> slices, const CallExtents& extents,
+                           bool init_dq, bool init_dkv) {
+  std::optional<BackwardLaunches> direct;
+  if (kernels.direct != nullptr) direct = direct_launch(slices, kernels.direct->dq.rows, extents.batch, extents.rows_k);
+  kernel = direct ? kernels.direct : kernels.any;
+  const bool apart = kernel->kind == Kind::deterministic;
+  work = direct ? std::move(*direct) : backward_launches(slices, kernel->dq.rows, kernel->dkv.rows, apart);
+  rows_q = work.q.rows;
+  rows_k = work.k.rows;
+  if (init_dq) gaps_q = gaps(work.q, extents.batch, extents.rows_q, kernel->dq.rows, rows_q);
+  if (init_dkv && !is_direct()) gaps_k = gaps(work.k, extents.batch, extents.rows_k, kernel->dkv.rows, rows_k);
   const std::int64_t sums_q = extents.heads_q * work.q.rows * kFloat, sums_k = extents.heads_kv * work.k.rows * kFloat;
   lse = layout.take(sums_q);
   delta = layout.take(sums_q);
-  dq = layout.take(sums_q * kernel.d);
-  dk = layout.take(sums_k * kernel.d);
-  dv = layout.take(sums_k * kernel.d_v);
+  dq = layout.take(sums_q * kernel->d);
+  dk = layout.take(sums_k * kernel->d);
+  dv = layout.take(sums_k * kernel->d_v);
   end = layout.take(0);
   segments_q = layout.take(segment_bytes(work.q, gaps_q));
   segments_k = layout.take(segment_bytes(work.k, gaps_k));
-  for (const Launch& one : work.launches) tables.push_back(layout.take(table_bytes(one, 'k', kernel.dkv.rows)));
-  if (kernel.kind != Kind::deterministic) return;
+  for (const Launch& one : work.launches) tables.push_back(layout.take(table_bytes(one, 'k', kernel->dkv.rows)));
+  if (kernel->kind != Kind::deterministic) return;
   constexpr std::int64_t kInt = sizeof(std::int32_t);
   const std::int64_t pieces = most_pieces(work.launches);
-  const std::int64_t tiles_k = most_tiles(work.launches, 'k', kernel.dkv.rows);
-  turns_q = layout.take(kInt * pieces * extents.heads_q * most_tiles(work.launches, 'q', kernel.dq.rows));
+  const std::int64_t tiles_k = most_tiles(work.launches, 'k', kernel->dkv.rows);
+  turns_q = layout.take(kInt * pieces * extents.heads_q * most_tiles(work.launches, 'q', kernel->dq.rows));
   turns_k = layout.take(2 * kInt * pieces * extents.heads_kv * tiles_k);
   turns_v = layout.take(2 * kInt * pieces * extents.heads_kv * tiles_k);
   turns_end = layout.take(0);
@@ -202,9 +211,13 @@ BackwardArgs entry_of(const BackwardArgs& args, std::int64_t batch) {
   return part;
 }
 
-void backward(const Exported& kernel, const BackwardArgs& args, const KernelContext& context) {
-  for_each_fold(args, std::array{args.q, args.dout}, std::array{args.k, args.v},
-                [&](const BackwardArgs& part, const Folds& folds) { Backward(kernel, part, folds, context).run(); });
+void backward(const BackwardKernels& kernels, const BackwardArgs& args, const KernelContext& context) {
+  if (args.q.batch() == 0) return;
+  std::vector<TensorView> keys{args.k, args.v};
+  if (kernels.direct != nullptr) keys.insert(keys.end(), {args.dk, args.dv});
+  for_each_fold(args, std::array{args.q, args.dout}, keys, [&](const BackwardArgs& part, const Folds& folds) {
+    Backward(kernels, part, folds, context).run();
+  });
 }
 
 }  // namespace rotunda::fa4

@@ -10,7 +10,7 @@
 
 // exported_kernels.inc has a line for each exported kernel:
 //   FA4_FORWARD(name, entry, dtype, d, d_v, query rows of a block)
-//   FA4_BACKWARD(name, entry, dtype, d, d_v, deterministic, SumTile of dq, SumTile of dk and dv)
+//   FA4_BACKWARD(name, entry, kind, dtype, d, d_v, SumTile of dq, SumTile of dk and dv)
 #define FA4_DECLARE(name, entry)                       \
   void _mlir_##name##_cuda_init(void**);               \
   void _mlir_##name##_cuda_load_to_device(void**);     \
@@ -30,9 +30,8 @@ namespace {
 #define FA4_FUNCTIONS(name, entry) _mlir_##name##_cuda_init, _mlir_##name##_cuda_load_to_device, entry
 #define FA4_FORWARD(name, entry, dtype, d, d_v, tile_q) \
   Exported{#name, Kind::forward, DType::dtype, d, d_v, tile_q, {}, {}, FA4_FUNCTIONS(name, entry)},
-#define FA4_BACKWARD(name, entry, dtype, d, d_v, ordered, q0, q1, q2, q3, k0, k1, k2, k3)                      \
-  Exported{#name,  ordered ? Kind::deterministic : Kind::backward, DType::dtype, d, d_v, 0, {q0, q1, q2, q3}, \
-           {k0, k1, k2, k3}, FA4_FUNCTIONS(name, entry)},
+#define FA4_BACKWARD(name, entry, kind, dtype, d, d_v, q0, q1, q2, q3, k0, k1, k2, k3)                                 \
+  Exported{#name, Kind::kind, DType::dtype, d, d_v, 0, {q0, q1, q2, q3}, {k0, k1, k2, k3}, FA4_FUNCTIONS(name, entry)},
 
 /// The loaders write handles of the CUDA runtime, which are kept for the process: captured graphs hold on to kernels.
 class Loaded {
@@ -111,8 +110,11 @@ void launch(const Exported& kernel, ForwardCall& c, Stream stream) {
 
 void launch(const Exported& kernel, BackwardCall& c, Stream stream) {
   LaunchTables& t = c.tables;
+  const bool direct = kernel.kind == Kind::direct;
+  void* const dk = direct ? static_cast<void*>(&c.direct_dk) : &c.dk;
+  void* const dv = direct ? static_cast<void*>(&c.direct_dv) : &c.dv;
   run<22>(kernel,
-          {&c.q, &c.k, &c.v, &c.dout, &c.lse_log2, &c.delta, &c.dq, &c.dk, &c.dv, &c.scale, &t.first_q, &t.first_k,
+          {&c.q, &c.k, &c.v, &c.dout, &c.lse_log2, &c.delta, &c.dq, dk, dv, &c.scale, &t.first_q, &t.first_k,
            &t.used_q, &t.used_k, &t.blocks_before, &t.block_owner, &c.turns_q, &c.turns_k, &c.turns_v, &t.grid_rows},
           stream);
 }

@@ -21,7 +21,8 @@ struct SumTile {
   bool turned = false;
 };
 
-enum class Kind { forward, backward, deterministic };
+/// `backward` adds dK and dV to sums, `direct` writes them in 16 bits, `deterministic` adds them in one order.
+enum class Kind { forward, backward, direct, deterministic };
 
 /// A kernel of this build.
 struct Exported {
@@ -83,7 +84,9 @@ struct ForwardCall {
 };
 struct BackwardCall {
   Tensor3 q, k, v, dout;
-  Sums lse_log2, delta, dq, dk, dv;
+  Sums lse_log2, delta, dq;
+  Sums dk, dv;                   ///< but for direct
+  Tensor3 direct_dk, direct_dv;  ///< direct
   float scale = 1;
   LaunchTables tables;
   Tensor4 turns_q, turns_k, turns_v;  ///< deterministic: counters of the order in which sums are added, zero

@@ -45,30 +45,32 @@ class Fa4Kernel final : public Kernel {
   }
 
   [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const override {
-    if (call.device.is_cuda()) {  // a plan in the making: its kernels are loaded before the first call
-      const cuda::CurrentDevice current(call.device.index);
-      load(exported_for(problem, call.backward));
-    }
+    if (call.device.is_cuda()) load_for(problem, call);
     return fa4::workspace_bytes(problem, call);
   }
 
   void forward(const ForwardArgs& args, const KernelContext& context) const override {
-    const Exported* kernel = find_exported(Kind::forward, args.q.dtype, dim(args.q), dim(args.v));
-    ROTUNDA_CHECK(kernel != nullptr);
     const cuda::CurrentDevice current(context.device.index);
-    fa4::forward(*kernel, args, context);
+    fa4::forward(forward_kernel(args.q.dtype, args.q.dim(), args.v.dim()), args, context);
   }
 
   void backward(const BackwardArgs& args, const KernelContext& context) const override {
-    const Kind kind = args.deterministic ? Kind::deterministic : Kind::backward;
-    const Exported* kernel = find_exported(kind, args.q.dtype, dim(args.q), dim(args.v));
-    ROTUNDA_CHECK(kernel != nullptr);
+    const bool whole_keys = args.dk.dtype != DType::fp32 && args.init_dkv && args.heads.group == 1 &&
+                            args.q.heads() == args.k.heads();
     const cuda::CurrentDevice current(context.device.index);
-    fa4::backward(*kernel, args, context);
+    fa4::backward(backward_kernels(args.q.dtype, args.q.dim(), args.v.dim(), args.deterministic, whole_keys), args,
+                  context);
   }
 
  private:
-  static int dim(const TensorView& view) { return static_cast<int>(view.dim()); }
+  /// A plan in the making: its kernels are on their device before the first call.
+  static void load_for(const Problem& p, const CallShape& call) {
+    const cuda::CurrentDevice current(call.device.index);
+    if (!call.backward) return load(forward_kernel(p.dtype, p.d, p.d_v));
+    const BackwardKernels kernels = backward_kernels(p.dtype, p.d, p.d_v, p.deterministic, p.h_q == p.h_kv);
+    load(*kernels.any);
+    if (kernels.direct != nullptr) load(*kernels.direct);
+  }
 };
 
 }  // namespace

@@ -61,8 +61,8 @@ class Forward {
     const bool gives_out = (frame.flags & kLeavesState) == 0;
     ForwardCall call{
         .q = folded(args_.q, folds_.q),
-        .k = folds_.tensor(args_.k, workspace_),
-        .v = folds_.tensor(args_.v, workspace_),
+        .k = folds_.keys(args_.k, workspace_),
+        .v = folds_.keys(args_.v, workspace_),
         .out = gives_out ? folded(args_.out, folds_.q) : workspace_.nothing(args_.v.dim()),
         .acc = tensor4(acc_),
         .lse = statistics(args_.lse),

@@ -26,6 +26,7 @@ const char* to_text(Kind kind) {
   switch (kind) {
     case Kind::forward: return "forward";
     case Kind::backward: return "backward";
+    case Kind::direct: return "direct backward";
     case Kind::deterministic: return "deterministic backward";
   }
   return "?";
@@ -43,6 +44,12 @@ std::string widths(Kind kind, DType dtype) {
 
 CallExtents extents_of(const CallShape& call) {
   return {call.batch, call.rows_q, call.rows_k, call.heads_q, call.heads_kv};
+}
+
+BackwardPlan backward_plan(const Problem& p, const CallShape& call) {
+  const bool whole_keys = call.narrow_dkv && call.last && p.h_q == p.h_kv;
+  return {backward_kernels(p.dtype, p.d, p.d_v, p.deterministic, whole_keys), call.slices, extents_of(call), call.init,
+          call.last};
 }
 
 }  // namespace
@@ -66,12 +73,12 @@ std::optional<std::string> refuse_call(const Problem& problem, const CallShape& 
     return fmt::format("fa4 counts rows in 32 bits: at most {} in a buffer, not {}", kMostRows - 1,
                        std::max(call.rows_q, call.rows_k));
   }
-  const Exported& kernel = exported_for(problem, call.backward);
   std::int64_t pieces = 0;
   if (call.backward) {
-    const BackwardPlan plan(kernel, call.slices, extents_of(call), call.init, call.last);
+    const BackwardPlan plan = backward_plan(problem, call);
     pieces = plan.work.pieces;
-    const std::int64_t most = std::max(plan.work.q.rows * kernel.d, plan.work.k.rows * std::max(kernel.d, kernel.d_v));
+    const int width = std::max(plan.kernel->d, plan.kernel->d_v);
+    const std::int64_t most = std::max(plan.work.q.rows, plan.work.k.rows) * width;
     if (most >= kMostElements) {
       return fmt::format("fa4 counts a head's gradients in 32 bits: at most {} numbers, not {}", kMostElements - 1, most);
     }
@@ -84,15 +91,24 @@ std::optional<std::string> refuse_call(const Problem& problem, const CallShape& 
   return fmt::format("fa4 would cut its slices into {} pieces; at most {} are launched", pieces, kMostPieces);
 }
 
-const Exported& exported_for(const Problem& problem, bool backward) {
-  const Exported* kernel = find_exported(kind_of(problem, backward), problem.dtype, problem.d, problem.d_v);
+const Exported& forward_kernel(DType dtype, std::int64_t d, std::int64_t d_v) {
+  const Exported* kernel = find_exported(Kind::forward, dtype, static_cast<int>(d), static_cast<int>(d_v));
   ROTUNDA_CHECK(kernel != nullptr);
   return *kernel;
 }
 
+BackwardKernels backward_kernels(DType dtype, std::int64_t d, std::int64_t d_v, bool deterministic, bool whole_keys) {
+  const auto find = [&](Kind kind) { return find_exported(kind, dtype, static_cast<int>(d), static_cast<int>(d_v)); };
+  BackwardKernels kernels;
+  kernels.any = find(deterministic ? Kind::deterministic : Kind::backward);
+  if (whole_keys && !deterministic) kernels.direct = find(Kind::direct);
+  ROTUNDA_CHECK(kernels.any != nullptr);
+  return kernels;
+}
+
 std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) {
-  const Exported& kernel = exported_for(problem, call.backward);
-  if (call.backward) return BackwardPlan(kernel, call.slices, extents_of(call), call.init, call.last).layout.bytes();
+  if (call.backward) return backward_plan(problem, call).layout.bytes();
+  const Exported& kernel = forward_kernel(problem.dtype, problem.d, problem.d_v);
   return ForwardPlan(kernel, call.slices, extents_of(call), problem.d_v, call.init, call.last).layout.bytes();
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernel/fa4/exported.hpp"
+#include "kernel/fa4/passes.hpp"
 #include "kernel/kernel.hpp"
 
 namespace rotunda::fa4 {
@@ -16,8 +17,11 @@ namespace rotunda::fa4 {
 /// Why a call can't be served, or nothing.
 [[nodiscard]] std::optional<std::string> refuse_call(const Problem& problem, const CallShape& call);
 
-/// The kernel of a direction of a problem that is not refused.
-[[nodiscard]] const Exported& exported_for(const Problem& problem, bool backward);
+/// The kernels for head dims that are not refused. `whole_keys`: dK and dV have 16 bits and are made whole, each head's
+/// by one query head.
+[[nodiscard]] const Exported& forward_kernel(DType dtype, std::int64_t d, std::int64_t d_v);
+[[nodiscard]] BackwardKernels backward_kernels(DType dtype, std::int64_t d, std::int64_t d_v, bool deterministic,
+                                               bool whole_keys);
 
 [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call);
 

@@ -45,11 +45,18 @@ struct ForwardPlan {
   std::vector<std::int64_t> tables;  ///< of each launch
 };
 
+/// The exported kernels that may serve a backward.
+struct BackwardKernels {
+  const Exported* any = nullptr;     ///< takes any slices
+  const Exported* direct = nullptr;  ///< dK and dV are made whole by one launch, if it can; may be absent
+};
+
 /// Backward: sums in tiles of the workspace, zeroed, added to by the launches, then placed.
 struct BackwardPlan {
-  BackwardPlan(const Exported& kernel, std::span<const Slice> slices, const CallExtents& extents, bool init_dq,
+  BackwardPlan(const BackwardKernels& kernels, std::span<const Slice> slices, const CallExtents& extents, bool init_dq,
                bool init_dkv);
 
+  const Exported* kernel = nullptr;
   BackwardLaunches work;
   std::vector<Segment> gaps_q, gaps_k;  ///< rows of no piece that are to become zeros; their sums begin after the others
   std::int64_t rows_q = 0, rows_k = 0;  ///< of the sums, gaps included
@@ -59,10 +66,12 @@ struct BackwardPlan {
   std::int64_t segments_q = 0, segments_k = 0;
   std::vector<std::int64_t> tables;
   std::int64_t turns_q = 0, turns_k = 0, turns_v = 0, turns_end = 0;  ///< of the widest launch, deterministic
+
+  [[nodiscard]] bool is_direct() const { return kernel->kind == Kind::direct; }
 };
 
 /// ForwardArgs' and BackwardArgs' contracts, for views that fold (fold.hpp). The device is current.
 void forward(const Exported& kernel, const ForwardArgs& args, const KernelContext& context);
-void backward(const Exported& kernel, const BackwardArgs& args, const KernelContext& context);
+void backward(const BackwardKernels& kernels, const BackwardArgs& args, const KernelContext& context);
 
 }  // namespace rotunda::fa4

@@ -142,6 +142,29 @@ std::vector<Launch> launches_apart(std::span<const Piece> pieces, std::string_vi
   return launches;
 }
 
+/// Rows [0, rows) of each batch entry that are in none of the pieces, as pieces without the other side.
+std::vector<Piece> rows_between(std::span<const Piece> pieces, char side, std::int64_t batches, std::int64_t rows) {
+  std::vector<Piece> result;
+  const std::vector<Span> spans = spans_of(pieces, side);
+  std::size_t at = 0;
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    std::int64_t next = 0;
+    const auto add_until = [&](std::int64_t end) {
+      if (end <= next) return;
+      Piece& piece = result.emplace_back();
+      piece.batch = batch;
+      (side == 'q' ? piece.q_begin : piece.k_begin) = next;
+      (side == 'q' ? piece.q_len : piece.k_len) = end - next;
+    };
+    for (; at < spans.size() && spans[at].batch == batch; ++at) {
+      add_until(spans[at].begin);
+      next = std::max(next, spans[at].end);
+    }
+    add_until(rows);
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<Piece> joined_pieces(std::span<const Slice> slices) {
@@ -155,30 +178,12 @@ std::vector<Piece> joined_pieces(std::span<const Slice> slices) {
   return pieces;
 }
 
-std::vector<Piece> rows_between(std::span<const Piece> pieces, std::int64_t batches, std::int64_t rows) {
-  std::vector<Piece> result;
-  const std::vector<Span> spans = spans_of(pieces, 'q');
-  std::size_t at = 0;
-  for (std::int64_t batch = 0; batch < batches; ++batch) {
-    std::int64_t next = 0;
-    const auto add_until = [&](std::int64_t end) {
-      if (end > next) result.push_back({.batch = batch, .q_begin = next, .q_len = end - next});
-    };
-    for (; at < spans.size() && spans[at].batch == batch; ++at) {
-      add_until(spans[at].begin);
-      next = std::max(next, spans[at].end);
-    }
-    add_until(rows);
-  }
-  return result;
-}
-
 std::vector<Launch> forward_launches(std::span<const Slice> slices, std::int64_t batches, std::int64_t rows, bool init,
                                      bool last) {
   std::vector<Launch> launches = launches_apart(joined_pieces(slices), "q");
   if (launches.empty() && (init || last)) launches.emplace_back();
   const auto complete = [&](Launch& launch) {
-    const std::vector<Piece> rest = rows_between(launch, batches, rows);
+    const std::vector<Piece> rest = rows_between(launch, 'q', batches, rows);
     launch.insert(launch.end(), rest.begin(), rest.end());
   };
   if (init) complete(launches.front());
@@ -210,6 +215,30 @@ BackwardLaunches backward_launches(std::span<const Slice> slices, int tile_q, in
     result.launches.push_back(std::move(pieces));
   }
   for (Launch& launch : result.launches) longest_first(launch, 'q');
+  return result;
+}
+
+std::optional<BackwardLaunches> direct_launch(std::span<const Slice> slices, int tile_q, std::int64_t batches,
+                                              std::int64_t rows_k) {
+  BackwardLaunches result;
+  const std::vector<Piece> whole = joined_pieces(slices);
+  result.q = cut_rows(whole, 'q', tile_q);
+  Launch launch;
+  TakenRows keys;
+  for (const Piece& piece : whole) {
+    const std::size_t at = find_segment(result.q, piece.batch, piece.q_begin);
+    const Segment& segment = result.q.segments[at];
+    const bool cut = piece.q_begin + piece.q_len > segment.begin + segment.len;
+    if (cut || keys.overlaps(rows_of(piece, 'k'))) return std::nullopt;
+    keys.add(rows_of(piece, 'k'));
+    launch.push_back(piece);
+    launch.back().q_sum = segment.sum + (piece.q_begin - segment.begin);
+  }
+  const std::vector<Piece> rest = rows_between(launch, 'k', batches, rows_k);
+  launch.insert(launch.end(), rest.begin(), rest.end());
+  longest_first(launch, 'q');
+  result.pieces = static_cast<std::int64_t>(launch.size());
+  if (!launch.empty()) result.launches.push_back(std::move(launch));
   return result;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,9 +27,6 @@ using Launch = std::vector<Piece>;
 
 /// The slices as few pieces: what makes up a banded rectangle becomes one. In the order of batch and first row.
 [[nodiscard]] std::vector<Piece> joined_pieces(std::span<const Slice> slices);
-
-/// Rows [0, rows) of each batch entry that are in none of the pieces, as pieces without keys.
-[[nodiscard]] std::vector<Piece> rows_between(std::span<const Piece> pieces, std::int64_t batches, std::int64_t rows);
 
 /// Forward: within a launch no two pieces share a query row. With `init` the first launch, and with `last` the last,
 /// covers all rows of the buffers: what no slice does in pieces without keys.
@@ -60,5 +58,10 @@ struct BackwardLaunches {
 
 /// One launch, or with `apart` several in which no two pieces share a query or key row: their sums then have one order.
 [[nodiscard]] BackwardLaunches backward_launches(std::span<const Slice> slices, int tile_q, int tile_k, bool apart);
+
+/// One launch whose pieces share no key, and which covers all key rows [0, rows_k): what no slice does in pieces without
+/// query rows. Nothing where there is no such launch. Keys have no sums.
+[[nodiscard]] std::optional<BackwardLaunches> direct_launch(std::span<const Slice> slices, int tile_q,
+                                                            std::int64_t batches, std::int64_t rows_k);
 
 }  // namespace rotunda::fa4

@@ -50,9 +50,12 @@ class Workspace {
 struct Folds {
   Fold q, k;
 
-  /// Of keys; there may be none.
-  [[nodiscard]] Tensor3 tensor(const TensorView& keys, const Workspace& workspace) const {
-    return keys.empty() ? workspace.nothing(keys.dim()) : folded(keys, k);
+  /// There may be no keys, or no rows.
+  [[nodiscard]] Tensor3 keys(const TensorView& view, const Workspace& workspace) const {
+    return view.empty() ? workspace.nothing(view.dim()) : folded(view, k);
+  }
+  [[nodiscard]] Tensor3 queries(const TensorView& view, const Workspace& workspace) const {
+    return view.empty() ? workspace.nothing(view.dim()) : folded(view, q);
   }
 };
 

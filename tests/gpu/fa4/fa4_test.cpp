@@ -58,6 +58,30 @@ TEST_F(Fa4, RandomProblems) {
   EXPECT_GT(with_pairs, 300);
 }
 
+/// Gradients of the problem's dtype: where each KV head has one query head and each key one slice, dK and dV come straight
+/// from the kernel.
+TEST_F(Fa4, NarrowGradients) {
+  for (const char* text : {"s_q=300 h_q=3 d=128 mask=causal grad=1", "b=2 s_q=200 s_k=330 h_q=2 d=64 mask=none grad=1",
+                           "s_q=130 s_k=99 h_q=2 d=192 d_v=128 mask=causal_bottom_right grad=1",
+                           "dtype=fp16 layout=sbhd b=3 s_q=140 h_q=2 d=256 mask=causal window=50,0 grad=1",
+                           "layout=thd cu_q=0,70,70,131,300 used_q=65,0,61,100 h_q=2 d=96 mask=causal grad=1",
+                           "layout=bhsd b=2 s_q=150 h_q=4 h_kv=2 d=128 mask=causal grad=1",
+                           "s_q=150 s_k=260 h_q=2 d=72 mask=none window=10,90 prefix=40 grad=1"}) {
+    SCOPED_TRACE(text);
+    const Problem problem = parse_problem(text);
+    KernelDriver driver(kernel, problem, {.seed = 11});
+    Tensors& t = driver.tensors();
+    std::vector<HostBuffer> buffers;
+    for (TensorView* view : {&t.dq, &t.dk, &t.dv}) {
+      const TensorView& v = *view;
+      buffers.emplace_back(static_cast<std::int64_t>(size_of(problem.dtype)) * v.elements());
+      *view = make_view(buffers.back().data(), problem.dtype, problem.layout, v.batch(), v.rows(), v.heads(), v.dim());
+    }
+    driver.run();
+    testing::expect_right(driver);
+  }
+}
+
 /// Entries of q lie at a distance that is neither rows nor heads, and k lies in another order than v.
 TEST_F(Fa4, BatchesThatDoNotFold) {
   for (const char* text : {"b=3 s_q=130 h_q=4 h_kv=2 d=64 mask=causal lens_q=130,7,66 lens_k=130,7,66 grad=1",
