@@ -171,6 +171,34 @@ TEST(Fa4Pieces, BackwardKeepsToTiles) {
   }
 }
 
+TEST(Fa4Pieces, DirectLaunchesMakeEachKeyOnce) {
+  int direct = 0;
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    const Problem problem = random_of(seed);
+    SCOPED_TRACE(to_text(problem));
+    const std::vector<Slice> slices = mask_slices(problem);
+    const auto work = direct_launch(slices, 16, problem.batches(), problem.s_k);
+    if (!work) continue;
+    direct += work->pieces > 1 ? 1 : 0;
+    EXPECT_EQ(pairs_of(work->launches), pairs_of(slices));
+    EXPECT_EQ(work->k.rows, 0);
+    std::int64_t keys = 0;
+    for (const Launch& launch : work->launches) {
+      expect_disjoint(launch, 'k');
+      for (const Piece& p : launch) {
+        keys += p.k_len;
+        if (p.q_len > 0) expect_tiles_kept(work->q, p, 'q', 16);
+      }
+    }
+    EXPECT_EQ(keys, problem.batches() * problem.s_k);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(direct, 50);
+  const std::vector<Slice> shared = {{0, 0, 10, 0, 10, 0, 0, kInfinity, kInfinity},
+                                     {0, 10, 10, 0, 9, 0, 0, kInfinity, kInfinity}};
+  EXPECT_FALSE(direct_launch(shared, 16, 1, 20)) << "two pieces see the same keys";
+}
+
 TEST(Fa4Pieces, TablesSayTheSame) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const Problem problem = random_of(seed);
