@@ -47,9 +47,9 @@ def table_line(name, entry):
     kind, dtype, width = name.split("_")[1:]
     d, d_v = WIDTHS[width]
     if kind == "forward":
-        tile = tiles.forward(d, d_v, local=True)
+        tile = tiles.forward(d, d_v)
         return f"FA4_FORWARD({name}, {entry}, {dtype}, {d}, {d_v}, {tile.m_block_size})\n"
-    tile = tiles.backward(d, d_v, local=True)
+    tile = tiles.backward(d, d_v)
     groups_dq = 1 if tile.dQ_single_wg else tile.num_wg
     dq = accumulator(tile.m_block_size, groups_dq, tile.AtomLayoutMdQ, tile.dQ_swapAB)
     dkv = accumulator(tile.n_block_size, tile.num_wg, tile.AtomLayoutNdKV, tile.dKV_swapAB)

@@ -223,7 +223,7 @@ def _compile(entry, *args):
 def forward(dtype, d, d_v):
     slices.teach()
     of = DTYPES[dtype]
-    tile = tiles.forward(d, d_v, local=True)
+    tile = tiles.forward(d, d_v)
     kernel = Forward(of, d, d_v, 1, is_causal=False, is_local=True, pack_gqa=False, tile_m=tile.m_block_size,
                      tile_n=tile.n_block_size, num_stages=2, num_threads=384, Q_in_regs=False,
                      intra_wg_overlap=tile.intra_wg_overlap, mma_pv_is_rs=tile.mma_pv_is_rs, mask_mod=None,
@@ -237,7 +237,7 @@ def forward(dtype, d, d_v):
 def backward(dtype, d, d_v, deterministic=False, direct=False):
     slices.teach()
     of = DTYPES[dtype]
-    tile = tiles.backward(d, d_v, local=True)
+    tile = tiles.backward(d, d_v)
     kernel = Backward(of, d, d_v, 1, False, is_local=True, deterministic=deterministic, tile_m=tile.m_block_size,
                       tile_n=tile.n_block_size, Q_stage=tile.num_stages_Q, dO_stage=tile.num_stages_dO,
                       PdS_stage=tile.num_stages_PdS, SdP_swapAB=tile.SdP_swapAB, dKV_swapAB=tile.dKV_swapAB,
