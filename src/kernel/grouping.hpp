@@ -69,8 +69,8 @@ struct BandedRectangle {
   std::int64_t pairs = 0;
 };
 
-/// What the slices see as few rectangles, by batch and first row: slices that make up one are joined. Bands are no wider
-/// than what their rectangles hold.
+/// What the slices see as few rectangles, by batch and first row: slices that make up one are joined. Bands are no
+/// wider than what their rectangles hold.
 [[nodiscard]] std::vector<BandedRectangle> join_slices(std::span<const Slice> slices);
 
 /// More calls than this for one step are slower than any kernel that takes the slices as they are.

@@ -215,9 +215,8 @@ void backward(const BackwardKernels& kernels, const BackwardArgs& args, const Ke
   if (args.q.batch() == 0) return;
   std::vector<TensorView> keys{args.k, args.v};
   if (kernels.direct != nullptr) keys.insert(keys.end(), {args.dk, args.dv});
-  for_each_fold(args, std::array{args.q, args.dout}, keys, [&](const BackwardArgs& part, const Folds& folds) {
-    Backward(kernels, part, folds, context).run();
-  });
+  for_each_fold(args, std::array{args.q, args.dout}, keys,
+                [&](const BackwardArgs& part, const Folds& folds) { Backward(kernels, part, folds, context).run(); });
 }
 
 }  // namespace rotunda::fa4

@@ -34,8 +34,8 @@ struct SumTarget {
   bool add = false;
 };
 
-/// Sums [head, tile, ...] to rows of a view: target = scale * sums, or += with add. Segments whose rows of sums begin at
-/// `end` or later have none: zeros. `width` is that of the tiles.
+/// Sums [head, tile, ...] to rows of a view: target = scale * sums, or += with add. Segments whose rows of sums begin
+/// at `end` or later have none: zeros. `width` is that of the tiles.
 void place_sums(const float* sums, const SumTile& tile, int width, const SegmentList& segments, std::int64_t end,
                 const SumTarget& target, Stream stream);
 

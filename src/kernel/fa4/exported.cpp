@@ -11,9 +11,9 @@
 // exported_kernels.inc has a line for each exported kernel:
 //   FA4_FORWARD(name, entry, dtype, d, d_v, query rows of a block)
 //   FA4_BACKWARD(name, entry, kind, dtype, d, d_v, SumTile of dq, SumTile of dk and dv)
-#define FA4_DECLARE(name, entry)                       \
-  void _mlir_##name##_cuda_init(void**);               \
-  void _mlir_##name##_cuda_load_to_device(void**);     \
+#define FA4_DECLARE(name, entry)                   \
+  void _mlir_##name##_cuda_init(void**);           \
+  void _mlir_##name##_cuda_load_to_device(void**); \
   void entry(void**, std::int32_t);
 #define FA4_FORWARD(name, entry, ...) FA4_DECLARE(name, entry)
 #define FA4_BACKWARD(name, entry, ...) FA4_DECLARE(name, entry)
@@ -30,7 +30,7 @@ namespace {
 #define FA4_FUNCTIONS(name, entry) _mlir_##name##_cuda_init, _mlir_##name##_cuda_load_to_device, entry
 #define FA4_FORWARD(name, entry, dtype, d, d_v, tile_q) \
   Exported{#name, Kind::forward, DType::dtype, d, d_v, tile_q, {}, {}, FA4_FUNCTIONS(name, entry)},
-#define FA4_BACKWARD(name, entry, kind, dtype, d, d_v, q0, q1, q2, q3, k0, k1, k2, k3)                                 \
+#define FA4_BACKWARD(name, entry, kind, dtype, d, d_v, q0, q1, q2, q3, k0, k1, k2, k3) \
   Exported{#name, Kind::kind, DType::dtype, d, d_v, 0, {q0, q1, q2, q3}, {k0, k1, k2, k3}, FA4_FUNCTIONS(name, entry)},
 
 /// The loaders write handles of the CUDA runtime, which are kept for the process: captured graphs hold on to kernels.
@@ -42,7 +42,8 @@ class Loaded {
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[&kernel];
     if (device < kDevices && entry.on_device[static_cast<std::size_t>(device)]) return;
-    if (device >= kDevices) fail(ErrorKind::unsupported, "fa4 serves CUDA devices up to {}, not {}", kDevices - 1, device);
+    if (device >= kDevices)
+      fail(ErrorKind::unsupported, "fa4 serves CUDA devices up to {}, not {}", kDevices - 1, device);
     cudaLibrary_t* library = &entry.library;
     cudaError_t result = cudaSuccess;
     if (entry.library == nullptr) {
@@ -113,9 +114,10 @@ void launch(const Exported& kernel, BackwardCall& c, Stream stream) {
   const bool direct = kernel.kind == Kind::direct;
   void* const dk = direct ? static_cast<void*>(&c.direct_dk) : &c.dk;
   void* const dv = direct ? static_cast<void*>(&c.direct_dv) : &c.dv;
-  run<22>(kernel,
-          {&c.q, &c.k, &c.v, &c.dout, &c.lse_log2, &c.delta, &c.dq, dk, dv, &c.scale, &t.first_q, &t.first_k,
-           &t.used_q, &t.used_k, &t.blocks_before, &t.block_owner, &c.turns_q, &c.turns_k, &c.turns_v, &t.grid_rows},
+  run<22>(kernel, {&c.q,           &c.k,       &c.v,       &c.dout,    &c.lse_log2,
+                   &c.delta,       &c.dq,      dk,         dv,         &c.scale,
+                   &t.first_q,     &t.first_k, &t.used_q,  &t.used_k,  &t.blocks_before,
+                   &t.block_owner, &c.turns_q, &c.turns_k, &c.turns_v, &t.grid_rows},
           stream);
 }
 

@@ -13,8 +13,8 @@
 namespace rotunda::fa4 {
 
 /// Where the sums of a tile of rows lie, fp32 in the order of the registers that they come from: warp groups one after
-/// the other, in each the fragments of wgmma (PTX ISA, "Register fragments for wgmma"), four numbers of each thread at a
-/// time. The product that makes them is of [rows, width], or `turned` of [width, rows].
+/// the other, in each the fragments of wgmma (PTX ISA, "Register fragments for wgmma"), four numbers of each thread at
+/// a time. The product that makes them is of [rows, width], or `turned` of [width, rows].
 struct SumTile {
   int rows = 0;
   int row_groups = 1, column_groups = 1;  ///< warp groups along the product's rows and columns

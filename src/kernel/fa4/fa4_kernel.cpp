@@ -55,8 +55,8 @@ class Fa4Kernel final : public Kernel {
   }
 
   void backward(const BackwardArgs& args, const KernelContext& context) const override {
-    const bool whole_keys = args.dk.dtype != DType::fp32 && args.init_dkv && args.heads.group == 1 &&
-                            args.q.heads() == args.k.heads();
+    const bool whole_keys =
+        args.dk.dtype != DType::fp32 && args.init_dkv && args.heads.group == 1 && args.q.heads() == args.k.heads();
     const cuda::CurrentDevice current(context.device.index);
     fa4::backward(backward_kernels(args.q.dtype, args.q.dim(), args.v.dim(), args.deterministic, whole_keys), args,
                   context);

@@ -50,8 +50,8 @@ TensorView entry(const TensorView& view, std::int64_t batch) {
   TensorView result = view;
   result.shape[0] = 1;
   if (view.data != nullptr) {
-    result.data = static_cast<std::byte*>(view.data) +
-                  batch * view.stride[0] * static_cast<std::int64_t>(size_of(view.dtype));
+    result.data =
+        static_cast<std::byte*>(view.data) + batch * view.stride[0] * static_cast<std::int64_t>(size_of(view.dtype));
   }
   return result;
 }

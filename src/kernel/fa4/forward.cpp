@@ -108,9 +108,8 @@ void forward(const Exported& kernel, const ForwardArgs& args, const KernelContex
   if (args.q.batch() * args.q.rows() * args.q.heads() == 0) return;
   std::vector<TensorView> queries{args.q};
   if (args.last) queries.push_back(args.out);
-  for_each_fold(args, queries, std::array{args.k, args.v}, [&](const ForwardArgs& part, const Folds& folds) {
-    Forward(kernel, part, folds, context).run();
-  });
+  for_each_fold(args, queries, std::array{args.k, args.v},
+                [&](const ForwardArgs& part, const Folds& folds) { Forward(kernel, part, folds, context).run(); });
 }
 
 }  // namespace rotunda::fa4

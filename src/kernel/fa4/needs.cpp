@@ -12,7 +12,7 @@
 namespace rotunda::fa4 {
 namespace {
 
-constexpr int kDimStep = 8;                              // TMA: 16 bytes
+constexpr int kDimStep = 8;                                // TMA: 16 bytes
 constexpr std::int64_t kMostRows = std::int64_t{1} << 29;  // kernels count rows and bounds in 32 bits
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
 constexpr std::int64_t kMostPieces = 1 << 16;
@@ -80,7 +80,8 @@ std::optional<std::string> refuse_call(const Problem& problem, const CallShape& 
     const int width = std::max(plan.kernel->d, plan.kernel->d_v);
     const std::int64_t most = std::max(plan.work.q.rows, plan.work.k.rows) * width;
     if (most >= kMostElements) {
-      return fmt::format("fa4 counts a head's gradients in 32 bits: at most {} numbers, not {}", kMostElements - 1, most);
+      return fmt::format("fa4 counts a head's gradients in 32 bits: at most {} numbers, not {}", kMostElements - 1,
+                         most);
     }
   } else {
     for (const Launch& launch : forward_launches(call.slices, call.batch, call.rows_q, call.init, call.last)) {

@@ -58,7 +58,8 @@ struct BackwardPlan {
 
   const Exported* kernel = nullptr;
   BackwardLaunches work;
-  std::vector<Segment> gaps_q, gaps_k;  ///< rows of no piece that are to become zeros; their sums begin after the others
+  std::vector<Segment> gaps_q,
+      gaps_k;  ///< rows of no piece that are to become zeros; their sums begin after the others
   std::int64_t rows_q = 0, rows_k = 0;  ///< of the sums, gaps included
   WorkspaceLayout layout;
   std::int64_t lse = 0, delta = 0;               ///< statistics in the order of sums

@@ -59,8 +59,8 @@ struct BackwardLaunches {
 /// One launch, or with `apart` several in which no two pieces share a query or key row: their sums then have one order.
 [[nodiscard]] BackwardLaunches backward_launches(std::span<const Slice> slices, int tile_q, int tile_k, bool apart);
 
-/// One launch whose pieces share no key, and which covers all key rows [0, rows_k): what no slice does in pieces without
-/// query rows. Nothing where there is no such launch. Keys have no sums.
+/// One launch whose pieces share no key, and which covers all key rows [0, rows_k): what no slice does in pieces
+/// without query rows. Nothing where there is no such launch. Keys have no sums.
 [[nodiscard]] std::optional<BackwardLaunches> direct_launch(std::span<const Slice> slices, int tile_q,
                                                             std::int64_t batches, std::int64_t rows_k);
 

@@ -9,8 +9,8 @@
 #include <iterator>
 
 #include "base/cuda/check.hpp"
-#include "kernel/kernel_driver.hpp"
 #include "gpu/mirror.hpp"
+#include "kernel/kernel_driver.hpp"
 #include "support/random_problem.hpp"
 
 namespace rotunda {
@@ -58,8 +58,8 @@ TEST_F(Fa4, RandomProblems) {
   EXPECT_GT(with_pairs, 300);
 }
 
-/// Gradients of the problem's dtype: where each KV head has one query head and each key one slice, dK and dV come straight
-/// from the kernel.
+/// Gradients of the problem's dtype: where each KV head has one query head and each key one slice, dK and dV come
+/// straight from the kernel.
 TEST_F(Fa4, NarrowGradients) {
   for (const char* text : {"s_q=300 h_q=3 d=128 mask=causal grad=1", "b=2 s_q=200 s_k=330 h_q=2 d=64 mask=none grad=1",
                            "s_q=130 s_k=99 h_q=2 d=192 d_v=128 mask=causal_bottom_right grad=1",
@@ -102,8 +102,7 @@ TEST_F(Fa4, BatchesThatDoNotFold) {
     q.stride[0] += 8;
     move(driver.tensors().q, q);
     const TensorView& k = driver.tensors().k;
-    move(driver.tensors().k,
-         make_view(turned.data(), k.dtype, Layout::bhsd, k.batch(), k.rows(), k.heads(), k.dim()));
+    move(driver.tensors().k, make_view(turned.data(), k.dtype, Layout::bhsd, k.batch(), k.rows(), k.heads(), k.dim()));
     driver.run();
     testing::expect_right(driver);
   }
@@ -135,8 +134,8 @@ class DeviceCalls {
   }
 
   void enqueue() {
-    const KernelContext context{pool_, {workspace_.data(), static_cast<std::size_t>(bytes_)}, cuda_device(0),
-                                stream_.get()};
+    const KernelContext context{
+        pool_, {workspace_.data(), static_cast<std::size_t>(bytes_)}, cuda_device(0), stream_.get()};
     ForwardArgs forward;
     forward.slices = slices_;
     forward.q = views_[0];
