@@ -7,17 +7,12 @@
 #include <tuple>
 
 #include "problem/band.hpp"
-#include "problem/slice_region.hpp"
 
 namespace rotunda {
 namespace {
 
 /// A slice cut down to what it sees; low and high are differences column - row that occur.
-struct Piece {
-  std::int64_t batch = 0;
-  SliceRegion region;
-  std::int64_t pairs = 0;
-};
+using Piece = BandedRectangle;
 
 std::int64_t pairs_of(const SliceRegion& r) {
   return visible_pairs({.q_begin = r.q_begin,
@@ -252,10 +247,14 @@ std::int64_t GroupedCall::longest_k() const {
   return most;
 }
 
+std::vector<BandedRectangle> join_slices(std::span<const Slice> slices) {
+  return joined_by_batch(pieces_of(slices));
+}
+
 Grouping group_slices(std::span<const Slice> slices, std::size_t most_calls) {
   constexpr std::size_t kMostCounted = 1024;  // beyond it the exact number interests nobody
   std::vector<Group> groups;
-  for (const Piece& piece : joined_by_batch(pieces_of(slices))) {
+  for (const Piece& piece : join_slices(slices)) {
     const SliceRegion& r = piece.region;
     const Sequence s = {piece.batch, r.q_begin, r.q_end - r.q_begin, r.k_begin, r.k_end - r.k_begin};
     const Corner top = corner_of(r, Align::top_left), bottom = corner_of(r, Align::bottom_right);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "problem/slice_region.hpp"
 #include "rotunda/problem.hpp"
 
 namespace rotunda {
@@ -60,6 +61,17 @@ struct GroupedCall {
   [[nodiscard]] std::int64_t longest_q() const;
   [[nodiscard]] std::int64_t longest_k() const;
 };
+
+/// Pairs of a batch entry that one banded rectangle holds.
+struct BandedRectangle {
+  std::int64_t batch = 0;
+  SliceRegion region;
+  std::int64_t pairs = 0;
+};
+
+/// What the slices see as few rectangles, by batch and first row: slices that make up one are joined. Bands are no
+/// wider than what their rectangles hold.
+[[nodiscard]] std::vector<BandedRectangle> join_slices(std::span<const Slice> slices);
 
 /// More calls than this for one step are slower than any kernel that takes the slices as they are.
 inline constexpr std::size_t kMostCalls = 16;

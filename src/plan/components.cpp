@@ -22,7 +22,7 @@ struct AbsentKernel {
 };
 constexpr AbsentKernel kAbsentKernels[] = {
     {"cudnn", "not in this build: needs CUDA and cuDNN 9.19 or later"},
-    {"fa4", "not in this build: needs CUDA and FlashAttention-4 exported ahead of time"},
+    {"fa4", "not in this build: needs CUDA and kernels exported by tools/fa4: configure with -DROTUNDA_FA4=ON"},
     {"sm90", "not in this build: needs CUDA and a Hopper GPU"},
     {"mma", "not in this build: needs CUDA"},
 };

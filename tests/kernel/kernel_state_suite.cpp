@@ -22,7 +22,7 @@ TEST_P(KernelSuite, KeysInSeveralCallsEqualOneCall) {
   for (const char* text : {"dtype=fp32 b=2 s_q=65 h_q=4 h_kv=2 d=40 mask=causal max_logit=1 grad=1",
                            "dtype=fp32 s_q=63 s_k=130 h_q=2 d=64 d_v=32 mask=none window=20,9 max_logit=1 grad=1",
                            "dtype=bf16 layout=thd cu_q=0,40,41,130 h_q=4 h_kv=1 d=64 mask=causal grad=1"}) {
-    const Problem problem = parse_problem(text);
+    const Problem problem = problem_of(text);
     if (!testing::serves(kernel(), problem)) continue;
     KernelDriver once(kernel(), problem, {.seed = 1});
     once.run();
@@ -39,7 +39,7 @@ TEST_P(KernelSuite, KeysInSeveralCallsEqualOneCall) {
 
 TEST_P(KernelSuite, CallsInAnyOrderAndWithoutSlices) {
   if (!kernel().capabilities().accumulates) GTEST_SKIP() << kernel().name() << " does not accumulate";
-  const Problem problem = parse_problem("dtype=bf16 s_q=65 h_q=2 d=64 mask=causal max_logit=1 grad=1");
+  const Problem problem = problem_of("dtype=bf16 s_q=65 h_q=2 d=64 mask=causal max_logit=1 grad=1");
   if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";
   std::vector<Call> calls = testing::cut_keys(problem, mask_slices(problem), 4);
   std::reverse(calls.begin(), calls.end());
@@ -182,7 +182,7 @@ TEST_P(KernelSuite, BitsDoNotDependOnThreads) {
   if (!kernel().capabilities().deterministic) GTEST_SKIP() << kernel().name() << " is not deterministic";
   for (const char* text : {"dtype=bf16 b=2 s_q=150 h_q=6 h_kv=2 d=64 mask=causal max_logit=1 deterministic=1 grad=1",
                            "dtype=fp32 s_q=300 s_k=700 h_q=1 d=32 mask=none deterministic=1 grad=1"}) {
-    const Problem problem = parse_problem(text);
+    const Problem problem = problem_of(text);
     if (!testing::serves(kernel(), problem)) continue;
     KernelDriver one(kernel(), problem, {.seed = 9}, 1);
     one.run();
@@ -240,7 +240,7 @@ TEST_P(KernelSuite, RandomSliceLists) {
     problem.d = pick(1, 8, 20, 64);
     problem.d_v = pick(1, 8, 33, 64);
     problem.grad = true;
-    problem.max_logit = true;
+    problem.max_logit = kernel().capabilities().row_max;
     if (problem.layout == Layout::thd) {
       problem.cu_q = {0, problem.s_q};
       problem.cu_k = {0, problem.s_k};

@@ -16,6 +16,13 @@ class KernelSuite : public ::testing::TestWithParam<const Kernel*> {
     if (kernel().capabilities().device == Device::Kind::cuda && cuda_device_count() == 0) GTEST_SKIP() << why_no_cuda();
   }
   [[nodiscard]] static const Kernel& kernel() { return *GetParam(); }
+
+  /// A problem as a plan would bring it: no row maximum is asked of a kernel that states none.
+  [[nodiscard]] static Problem problem_of(const std::string& text) {
+    Problem problem = parse_problem(text);
+    problem.max_logit &= kernel().capabilities().row_max;
+    return problem;
+  }
 };
 
 [[nodiscard]] inline std::string kernel_test_name(const ::testing::TestParamInfo<const Kernel*>& info) {

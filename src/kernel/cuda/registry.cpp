@@ -4,11 +4,17 @@
 #ifdef ROTUNDA_WITH_CUDNN
 #include "kernel/cudnn/cudnn_kernel.hpp"
 #endif
+#ifdef ROTUNDA_WITH_FA4
+#include "kernel/fa4/fa4_kernel.hpp"
+#endif
 
 namespace rotunda {
 
 std::vector<const Kernel*> cuda_kernels() {
   std::vector<const Kernel*> list;
+#ifdef ROTUNDA_WITH_FA4
+  list.push_back(&fa4_kernel());
+#endif
 #ifdef ROTUNDA_WITH_CUDNN
   list.push_back(&cudnn_kernel());
 #endif

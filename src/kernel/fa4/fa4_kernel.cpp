@@ -1,0 +1,84 @@
+#include "kernel/fa4/fa4_kernel.hpp"
+
+#include <algorithm>
+
+#include "base/cuda/check.hpp"
+#include "base/fail.hpp"
+#include "kernel/fa4/needs.hpp"
+#include "kernel/fa4/passes.hpp"
+
+namespace rotunda {
+namespace fa4 {
+namespace {
+
+class Fa4Kernel final : public Kernel {
+ public:
+  [[nodiscard]] std::string name() const override { return "fa4"; }
+
+  [[nodiscard]] KernelCapabilities capabilities() const override {
+    return {.accumulates = true,
+            .slices = true,
+            .row_max = false,
+            .deterministic = true,
+            .automatic = true,
+            .reads_out = false,
+            .confines_nan = false,
+            .narrow_gradients = true,
+            .alignment = 16,
+            .device = Device::Kind::cuda};
+  }
+
+  [[nodiscard]] std::string description() const override { return describe_exported(); }
+
+  [[nodiscard]] std::optional<std::string> refuse(const Problem& problem, const Device& device) const override {
+    if (auto reason = fa4::refuse(problem)) return reason;
+    if (!device.is_cuda()) return std::nullopt;
+    int major = 0, minor = 0;
+    ROTUNDA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+    ROTUNDA_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index));
+    if (major == 9 && minor == 0) return std::nullopt;
+    return fmt::format("fa4 is built for compute capability 9.0; {} has {}.{}", to_string(device), major, minor);
+  }
+
+  [[nodiscard]] std::optional<std::string> refuse_call(const Problem& problem, const CallShape& call) const override {
+    return fa4::refuse_call(problem, call);
+  }
+
+  [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const override {
+    if (call.device.is_cuda()) load_for(problem, call);
+    return fa4::workspace_bytes(problem, call);
+  }
+
+  void forward(const ForwardArgs& args, const KernelContext& context) const override {
+    const cuda::CurrentDevice current(context.device.index);
+    fa4::forward(forward_kernel(args.q.dtype, args.q.dim(), args.v.dim()), args, context);
+  }
+
+  void backward(const BackwardArgs& args, const KernelContext& context) const override {
+    const bool whole_keys =
+        args.dk.dtype != DType::fp32 && args.init_dkv && args.heads.group == 1 && args.q.heads() == args.k.heads();
+    const cuda::CurrentDevice current(context.device.index);
+    fa4::backward(backward_kernels(args.q.dtype, args.q.dim(), args.v.dim(), args.deterministic, whole_keys), args,
+                  context);
+  }
+
+ private:
+  /// A plan in the making: its kernels are on their device before the first call.
+  static void load_for(const Problem& p, const CallShape& call) {
+    const cuda::CurrentDevice current(call.device.index);
+    if (!call.backward) return load(forward_kernel(p.dtype, p.d, p.d_v));
+    const BackwardKernels kernels = backward_kernels(p.dtype, p.d, p.d_v, p.deterministic, p.h_q == p.h_kv);
+    load(*kernels.any);
+    if (kernels.direct != nullptr) load(*kernels.direct);
+  }
+};
+
+}  // namespace
+}  // namespace fa4
+
+const Kernel& fa4_kernel() {
+  static const fa4::Fa4Kernel kernel;
+  return kernel;
+}
+
+}  // namespace rotunda
