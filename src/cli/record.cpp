@@ -49,6 +49,7 @@ Record record_of(const std::string& name, const std::string& problem, const Opti
   record.device = plan.device.is_cuda() ? "cuda" : "cpu";
   if (plan.device.is_cuda()) record.gpus = gpus(reports);
   record.versions = versions();
+  if (plan.device.is_cuda()) record.versions["gpu"] = describe(plan.device);
   record.command = options.command_line;
   record.peak_bytes = peak_workspace_bytes(reports);
   record.exposed_ms = exposed_ms(reports);

@@ -28,7 +28,7 @@ const Disagreement kDisagreements[] = {
      "rank 1 has mask=causal where rank 0 has mask=none"},
     {"schedule", [](Problem&, PlanOptions& o) { o.schedule = ScheduleKind::a2a; },
      "rank 1 has schedule=a2a where rank 0 has schedule=p2p"},
-    {"backward schedule", [](Problem&, PlanOptions& o) { o.mixes = true; },
+    {"backward_schedule", [](Problem&, PlanOptions& o) { o.mixes = true; },
      "rank 1 has backward_schedule=auto where rank 0 has backward_schedule=schedule"},
     {"shard", [](Problem&, PlanOptions& o) { o.shard = ShardKind::striped; },
      "rank 1 has shard=striped where rank 0 has shard=contiguous"},
