@@ -211,7 +211,7 @@ TEST(Fa4Pieces, TablesSayTheSame) {
     std::multiset<Pair> pairs;
     for (const Launch& launch : forward_launches(slices, problem.batches(), problem.s_q, true, true)) {
       const Tables tables = make_tables(launch, frame_of('q'));
-      EXPECT_EQ(tables.bytes(), table_bytes(launch, 'q', 16));
+      EXPECT_EQ(4 * (static_cast<std::int64_t>(tables.values.size()) + tables.blocks), table_bytes(launch, 'q', 16));
       pairs.merge(pairs_of(launch, tables));
     }
     EXPECT_EQ(pairs, pairs_of(slices));
@@ -257,7 +257,34 @@ TEST(Fa4Pieces, BlocksAreCounted) {
   std::int32_t memory[64];
   const LaunchTables at = by_keys.at(memory);
   EXPECT_EQ((at.grid_rows + 2 * (16 - 1)) / 16, 4) << "the grid that FA4 makes of it";
-  EXPECT_EQ(static_cast<std::int32_t*>(at.block_owner.data) - memory, by_keys.bytes() / 4 - 4);
+  EXPECT_EQ(static_cast<std::int32_t*>(at.block_owner.data) - memory,
+            static_cast<std::ptrdiff_t>(by_keys.values.size()));
+}
+
+TEST(Fa4Pieces, EqualEntriesAreOneSlice) {
+  const LaunchFrame frame{{100, 0}, {0, 3}, {2, 4, 1}, 3, 'k', 16};
+  Problem problem = parse_problem("b=3 s_q=70 s_k=90 h_q=2 d=8 mask=causal grad=1");
+  BackwardLaunches work = backward_launches(mask_slices(problem), 64, 16, false);
+  const auto one = as_one_slice(work.launches.front(), frame, 3);
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->batches, 3);
+  EXPECT_EQ(one->blocks, 5) << "90 keys, of which 70 are seen";
+  EXPECT_EQ(one->rows_q, 70);
+  EXPECT_EQ(one->rows_k, 70);
+  EXPECT_EQ(one->left, 1 << 29);
+  EXPECT_EQ(one->right, 0);
+  EXPECT_EQ(one->q_row_step, 100);
+  EXPECT_EQ(one->k_head_step, 3);
+  EXPECT_EQ(one->q_sum_step, 128);
+  EXPECT_EQ(one->k_sum_step, 80);
+  EXPECT_EQ(one->group, 2);
+  EXPECT_EQ(one->q_first, 4);
+  EXPECT_EQ(one->kv_first, 1);
+  EXPECT_EQ(one->flags, 3);
+  EXPECT_FALSE(as_one_slice(work.launches.front(), frame, 4)) << "an entry has none";
+  problem = parse_problem("b=3 s_q=70 s_k=90 h_q=2 d=8 mask=causal lens_q=70,69,70 grad=1");
+  work = backward_launches(mask_slices(problem), 64, 16, false);
+  EXPECT_FALSE(as_one_slice(work.launches.front(), frame, 3));
 }
 
 TEST(Fa4Pieces, JoinedSlicesAreOneLaunch) {
