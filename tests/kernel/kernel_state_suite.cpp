@@ -221,7 +221,7 @@ std::vector<Slice> random_slices(std::mt19937_64& random, std::int64_t batches, 
 TEST_P(KernelSuite, RandomSliceLists) {
   if (!kernel().capabilities().slices) GTEST_SKIP() << kernel().name() << " takes no slice lists";
   constexpr int kLists = 240;
-  int lists_with_pairs = 0;
+  int served = 0, lists_with_pairs = 0;
   for (std::uint64_t seed = 0; seed < kLists; ++seed) {
     std::mt19937_64 random(seed);
     const auto pick = [&](auto... values) {
@@ -250,6 +250,7 @@ TEST_P(KernelSuite, RandomSliceLists) {
     normalize(problem);
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, to_text(problem)));
     if (!testing::serves(kernel(), problem)) continue;
+    ++served;
     KernelDriver driver(kernel(), problem, {.seed = seed});
     const bool several = kernel().capabilities().accumulates && seed % 2 == 1;
     // The raw list, not mask_slices(): bands that leave rows or whole slices without a key are a kernel's business too.
@@ -259,7 +260,8 @@ TEST_P(KernelSuite, RandomSliceLists) {
     if (HasFailure()) return;
     lists_with_pairs += mask_slices(problem).empty() ? 0 : 1;
   }
-  EXPECT_GT(lists_with_pairs, kLists / 2);
+  EXPECT_GT(served, 20);
+  EXPECT_GT(lists_with_pairs, served / 2);
 }
 
 }  // namespace

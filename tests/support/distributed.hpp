@@ -13,6 +13,7 @@
 
 #include "base/environment.hpp"
 #include "base/memory.hpp"
+#include "kernel/kernel.hpp"
 #include "rotunda/attention.hpp"
 #include "rotunda/device.hpp"
 #include "rotunda/plan.hpp"
@@ -132,13 +133,18 @@ class LocalTensors {
 };
 
 /// Where the tests of many ranks run: ROTUNDA_TEST_DEVICES=0,1 names CUDA devices, ROTUNDA_TEST_KERNEL the kernel on
-/// them where a test leaves it open. On the host by default.
-inline void on_test_devices(DistributedOptions& options) {
+/// them where a test leaves it open and the kernel serves the problem; else reference does. On the host by default.
+inline void on_test_devices(const Problem& problem, DistributedOptions& options) {
   const auto devices = environment("ROTUNDA_TEST_DEVICES");
   if (!devices || !options.local.devices.empty()) return;
   std::istringstream list(*devices);
   for (std::string device; std::getline(list, device, ',');) options.local.devices.push_back(std::stoi(device));
-  const std::string kernel = environment("ROTUNDA_TEST_KERNEL").value_or("reference");
+  std::string kernel = environment("ROTUNDA_TEST_KERNEL").value_or("reference");
+  const Kernel* found = find_kernel(kernel, Device::Kind::cuda);
+  const bool no_row_max = problem.max_logit && found != nullptr && !found->capabilities().row_max;
+  if (no_row_max || (found != nullptr && found->refuse(problem, cuda_device(options.local.devices.front())))) {
+    kernel = "reference";
+  }
   if (options.plan.kernel.empty() || options.plan.kernel == "cpu") options.plan.kernel = kernel;
 }
 
@@ -147,7 +153,7 @@ inline void on_test_devices(DistributedOptions& options) {
 inline std::shared_ptr<const Plan> run_distributed(const Problem& problem, const DistributedOptions& asked,
                                                    Tensors& whole) {
   DistributedOptions options = asked;
-  on_test_devices(options);
+  on_test_devices(problem, options);
   auto group = make_local_group(options.ranks, options.local);
   std::shared_ptr<const Plan> first;
   std::vector<std::vector<float>> dsink(static_cast<std::size_t>(options.ranks));

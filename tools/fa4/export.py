@@ -18,19 +18,32 @@ os.environ.update(FLASH_ATTENTION_ARCH="sm_90", CUTE_DSL_ARCH="sm_90a", FLASH_AT
 WIDTHS = {"d64": (64, 64), "d96": (96, 96), "d128": (128, 128), "d192v128": (192, 128), "d256": (256, 256)}
 
 
+# Kinds of kernels (src/kernel/fa4/exported.hpp). Those in ONE exist a second time, for one slice of every batch entry.
+KINDS = ("forward", "backward", "direct", "deterministic")
+ONE = ("forward", "backward", "direct")
+SMALL = ("forward", "backward")
+
+
 def groups(kernel_set):
     widths = [w for w in WIDTHS if kernel_set != "small" or w in ("d64", "d128")]
-    kinds = ["forward", "backward"] + ([] if kernel_set == "small" else ["direct", "deterministic"])
+    kinds = SMALL if kernel_set == "small" else KINDS + tuple("one_" + kind for kind in ONE)
     return [[f"fa4_{kind}_{dtype}_{width}" for kind in kinds] for dtype in ("bf16", "fp16") for width in widths]
+
+
+def parsed(name):
+    """(kind, one, dtype, width)"""
+    *kind, dtype, width = name.split("_")[1:]
+    return kind[-1], kind[0] == "one", dtype, width
 
 
 def build(name):
     import kernels  # traces nothing yet, but takes a second
 
-    _, kind, dtype, width = name.split("_")
+    kind, one, dtype, width = parsed(name)
     if kind == "forward":
-        return kernels.forward(dtype, *WIDTHS[width])
-    return kernels.backward(dtype, *WIDTHS[width], deterministic=kind == "deterministic", direct=kind == "direct")
+        return kernels.forward(dtype, *WIDTHS[width], one=one)
+    return kernels.backward(dtype, *WIDTHS[width], deterministic=kind == "deterministic", direct=kind == "direct",
+                            one=one)
 
 
 def accumulator(tile, groups, groups_of_rows, turned):
@@ -44,16 +57,17 @@ def table_line(name, entry):
     """An X-macro line; src/kernel/fa4/exported.cpp says what its fields are."""
     import tiles
 
-    kind, dtype, width = name.split("_")[1:]
+    kind, one, dtype, width = parsed(name)
+    fields = f"{name}, {entry}, {str(one).lower()}"
     d, d_v = WIDTHS[width]
     if kind == "forward":
         tile = tiles.forward(d, d_v)
-        return f"FA4_FORWARD({name}, {entry}, {dtype}, {d}, {d_v}, {tile.m_block_size})\n"
+        return f"FA4_FORWARD({fields}, {dtype}, {d}, {d_v}, {tile.m_block_size})\n"
     tile = tiles.backward(d, d_v)
     groups_dq = 1 if tile.dQ_single_wg else tile.num_wg
     dq = accumulator(tile.m_block_size, groups_dq, tile.AtomLayoutMdQ, tile.dQ_swapAB)
     dkv = accumulator(tile.n_block_size, tile.num_wg, tile.AtomLayoutNdKV, tile.dKV_swapAB)
-    return f"FA4_BACKWARD({name}, {entry}, {kind}, {dtype}, {d}, {d_v}, {dq}, {dkv})\n"
+    return f"FA4_BACKWARD({fields}, {kind}, {dtype}, {d}, {d_v}, {dq}, {dkv})\n"
 
 
 def main():

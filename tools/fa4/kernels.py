@@ -4,6 +4,8 @@ Shapes and strides are read at run time, head dims too: a kernel whose tiles are
 what is loaded beyond a row's end is zeros. What is compiled in: dtype, tile widths, deterministic or not.
 """
 
+import dataclasses
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
@@ -135,7 +137,7 @@ class Turn(Int32):
 
 
 class Backward(FlashAttentionBackwardSm90):
-    """Adds to fp32 accumulators, whatever the number of heads; or `direct`, dK and dV are final and leave in 16 bits."""
+    """Adds to fp32 sums, whatever the number of heads; or, direct, dK and dV are final and leave in 16 bits."""
 
     def epilogue_dKV(self, acc_dV, mdV, sV, acc_dK, mdK, sK, seqlen, *rest):
         *rest, divmod_, dk_semaphore, dv_semaphore = rest
@@ -162,6 +164,8 @@ def _by_heads_and_batch(tensor):
 
 
 class ForwardEntry:
+    """Of a launch over tables."""
+
     def __init__(self, kernel, dims):
         self.kernel, self.dims = kernel, dims
 
@@ -170,15 +174,36 @@ class ForwardEntry:
                  lse: cute.Tensor, low: cute.Tensor, scale: Float32, cu_q: cute.Tensor, cu_k: cute.Tensor,
                  used_q: cute.Tensor, used_k: cute.Tensor, first: cute.Tensor, owner: cute.Tensor, rows: Int32,
                  stream: cuda.CUstream):
-        slices.Grid.heads, slices.Grid.rows, slices.Grid.dims = lse.shape[1], rows, self.dims
-        slices.Grid.first, slices.Grid.owner = first, owner
+        slices.Grid.of_tables(lse.shape[1], self.dims, rows, first, owner)
+        self.run(q, k, v, out, acc, lse, low, scale, cu_q, cu_k, used_q, used_k, stream)
+
+    def run(self, q, k, v, out, acc, lse, low, scale, cu_q, cu_k, used_q, used_k, stream):
         turned = _by_heads_and_batch(low)
         low_rows = cute.make_tensor(turned.iterator, cute.select(turned.layout, [1, 0]))
         self.kernel(q, k, v, out, _by_heads_and_batch(lse), scale, cu_q, cu_k, used_q, used_k, None, Int32(0),
                     Int32(0), None, None, AuxData(None, (acc, low_rows)), None, None, stream)
 
 
+class ForwardOneEntry(ForwardEntry):
+    """Of a launch over One, whose numbers are the last arguments. `unread` is in the tables' place."""
+
+    @cute.jit
+    def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, acc: cute.Tensor,
+                 lse: cute.Tensor, low: cute.Tensor, scale: Float32, unread: cute.Tensor, batches: Int32,
+                 blocks: Int32, rows_q: Int32, rows_k: Int32, left: Int32, right: Int32, q_row: Int32,
+                 q_row_step: Int32, q_head_step: Int32, row: Int32, k_row: Int32, k_row_step: Int32,
+                 k_head_step: Int32, q_sum: Int32, q_sum_step: Int32, k_sum: Int32, k_sum_step: Int32, group: Int32,
+                 q_first: Int32, kv_first: Int32, flags: Int32, stream: cuda.CUstream):
+        one = slices.One(batches, blocks, rows_q, rows_k, left, right, q_row, q_row_step, q_head_step, row, k_row,
+                         k_row_step, k_head_step, q_sum, q_sum_step, k_sum, k_sum_step, group, q_first, kv_first,
+                         flags)
+        slices.Grid.of_one(lse.shape[1], self.dims, one)
+        self.run(q, k, v, out, acc, lse, low, scale, unread, unread, unread, unread, stream)
+
+
 class BackwardEntry:
+    """Of a launch over tables."""
+
     def __init__(self, kernel, dims, direct):
         self.kernel, self.dims, self.direct = kernel, dims, direct
 
@@ -188,13 +213,35 @@ class BackwardEntry:
                  cu_q: cute.Tensor, cu_k: cute.Tensor, used_q: cute.Tensor, used_k: cute.Tensor, first: cute.Tensor,
                  owner: cute.Tensor, turns_q: cute.Tensor, turns_k: cute.Tensor, turns_v: cute.Tensor, rows: Int32,
                  stream: cuda.CUstream):
-        slices.Grid.heads, slices.Grid.rows, slices.Grid.dims = delta.shape[0], rows, self.dims
-        slices.Grid.first, slices.Grid.owner = first, owner
-        self.kernel.qhead_per_kvhead = 1 if self.direct else AnyRatio()
+        slices.Grid.of_tables(delta.shape[0], self.dims, rows, first, owner)
         turns = (turns_q, turns_k, turns_v) if self.kernel.deterministic else (None, None, None)
+        self.run(q, k, v, dout, lse_log2, delta, dq, dk, dv, scale, cu_q, cu_k, used_q, used_k, turns, stream)
+
+    def run(self, q, k, v, dout, lse_log2, delta, dq, dk, dv, scale, cu_q, cu_k, used_q, used_k, turns, stream):
+        self.kernel.qhead_per_kvhead = 1 if self.direct else AnyRatio()
         self.kernel(q, k, v, dout, lse_log2, delta, dq, dk, dv, scale, cu_q, cu_k, used_q, used_k, Int32(0), Int32(0),
                     *turns, AuxData(None, None), None, None, stream)
 
+
+class BackwardOneEntry(BackwardEntry):
+    """Of a launch over One, whose numbers are the last arguments. `unread` is in the tables' place."""
+
+    @cute.jit
+    def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, dout: cute.Tensor, lse_log2: cute.Tensor,
+                 delta: cute.Tensor, dq: cute.Tensor, dk: cute.Tensor, dv: cute.Tensor, scale: Float32,
+                 unread: cute.Tensor, batches: Int32, blocks: Int32, rows_q: Int32, rows_k: Int32, left: Int32,
+                 right: Int32, q_row: Int32, q_row_step: Int32, q_head_step: Int32, row: Int32, k_row: Int32,
+                 k_row_step: Int32, k_head_step: Int32, q_sum: Int32, q_sum_step: Int32, k_sum: Int32,
+                 k_sum_step: Int32, group: Int32, q_first: Int32, kv_first: Int32, flags: Int32, stream: cuda.CUstream):
+        one = slices.One(batches, blocks, rows_q, rows_k, left, right, q_row, q_row_step, q_head_step, row, k_row,
+                         k_row_step, k_head_step, q_sum, q_sum_step, k_sum, k_sum_step, group, q_first, kv_first,
+                         flags)
+        slices.Grid.of_one(delta.shape[0], self.dims, one)
+        self.run(q, k, v, dout, lse_log2, delta, dq, dk, dv, scale, unread, unread, unread, unread,
+                 (None, None, None), stream)
+
+
+NUMBERS = len(dataclasses.fields(slices.One))
 
 _divisor = slices.backward_module.FastDivmodDivisorV2
 slices.backward_module.FastDivmodDivisorV2 = lambda ratio: _divisor(1 if isinstance(ratio, AnyRatio) else ratio)
@@ -220,8 +267,8 @@ def _compile(entry, *args):
     return cute.compile(entry, *args, cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False))
 
 
-def forward(dtype, d, d_v):
-    slices.teach()
+def forward(dtype, d, d_v, one=False):
+    slices.teach(one)
     of = DTYPES[dtype]
     tile = tiles.forward(d, d_v)
     kernel = Forward(of, d, d_v, 1, is_causal=False, is_local=True, pack_gqa=False, tile_m=tile.m_block_size,
@@ -229,13 +276,14 @@ def forward(dtype, d, d_v):
                      intra_wg_overlap=tile.intra_wg_overlap, mma_pv_is_rs=tile.mma_pv_is_rs, mask_mod=None,
                      score_mod=None, has_aux_tensors=False, q_subtile_factor=1, paged_kv_non_tma=False)
     statistics = lambda: tensor(Float32, 3, 4, unit=False)  # noqa: E731
-    return _compile(ForwardEntry(kernel, (d, d_v)), tensor(of, 3), tensor(of, 3), tensor(of, 3), tensor(of, 3),
-                    tensor(Float32, 4), statistics(), statistics(), Float32(1.0), *(ints() for _ in range(6)),
-                    Int32(0))
+    tensors = (*(tensor(of, 3) for _ in range(4)), tensor(Float32, 4), statistics(), statistics())
+    if one:
+        return _compile(ForwardOneEntry(kernel, (d, d_v)), *tensors, Float32(1.0), ints(), *NUMBERS * (Int32(0),))
+    return _compile(ForwardEntry(kernel, (d, d_v)), *tensors, Float32(1.0), *(ints() for _ in range(6)), Int32(0))
 
 
-def backward(dtype, d, d_v, deterministic=False, direct=False):
-    slices.teach()
+def backward(dtype, d, d_v, deterministic=False, direct=False, one=False):
+    slices.teach(one)
     of = DTYPES[dtype]
     tile = tiles.backward(d, d_v)
     kernel = Backward(of, d, d_v, 1, False, is_local=True, deterministic=deterministic, tile_m=tile.m_block_size,
@@ -247,5 +295,9 @@ def backward(dtype, d, d_v, deterministic=False, direct=False):
                       mask_mod=None, has_aux_tensors=False, q_subtile_factor=2, dQ_single_wg=tile.dQ_single_wg)
     sums = lambda: tensor(Float32, 2)  # noqa: E731
     keys = (lambda: tensor(of, 3)) if direct else sums
-    return _compile(BackwardEntry(kernel, (d, d_v), direct), *(tensor(of, 3) for _ in range(4)),
-                    *(sums() for _ in range(3)), keys(), keys(), Float32(1.0), *(ints() for _ in range(6)), *(ints(4) for _ in range(3)), Int32(0))
+    tensors = (*(tensor(of, 3) for _ in range(4)), *(sums() for _ in range(3)), keys(), keys())
+    if one:
+        return _compile(BackwardOneEntry(kernel, (d, d_v), direct), *tensors, Float32(1.0), ints(),
+                        *NUMBERS * (Int32(0),))
+    return _compile(BackwardEntry(kernel, (d, d_v), direct), *tensors, Float32(1.0), *(ints() for _ in range(6)),
+                    *(ints(4) for _ in range(3)), Int32(0))

@@ -22,13 +22,43 @@ import flash_attn.cute.flash_fwd_sm90 as forward_module
 from flash_attn.cute.block_info import BlockInfo
 from flash_attn.cute.mask import AttentionMask
 from flash_attn.cute.seqlen_info import SeqlenInfoQK
-from flash_attn.cute.tile_scheduler import TileSchedulerArguments
+from flash_attn.cute.tile_scheduler import (SingleTileLPTScheduler, SingleTileScheduler, SingleTileVarlenScheduler,
+                                            TileSchedulerArguments)
+from quack.cute_dsl_utils import ParamsBase
 
 # Tables of n slices, int32; src/kernel/fa4/tables.hpp writes them.
 #   cu_q, cu_k  first row of each slice as the tensors of q, k, v count them (n + 1 numbers; the last is not read)
 #   used_q      n each: rows; first row of the accumulators; batch entry; row in it; head 0 as the tensors count heads
 #   used_k      n each: rows; first row of the accumulators; left; right; head 0; then group, q_first, kv_first, flags
 # A slice's row i sees its column j iff -left <= j - i - (rows_k - rows_q) <= right.
+
+
+@dataclass
+class One(ParamsBase):
+    """One slice of every batch entry, the same but for where it lies: numbers in place of tables, nothing to read.
+    Steps are from one batch entry to the next."""
+
+    batches: Int32
+    blocks: Int32
+    rows_q: Int32
+    rows_k: Int32
+    left: Int32
+    right: Int32
+    q_row: Int32
+    q_row_step: Int32
+    q_head_step: Int32
+    row: Int32
+    k_row: Int32
+    k_row_step: Int32
+    k_head_step: Int32
+    q_sum: Int32
+    q_sum_step: Int32
+    k_sum: Int32
+    k_sum_step: Int32
+    group: Int32
+    q_first: Int32
+    kv_first: Int32
+    flags: Int32
 
 
 class Heads:
@@ -57,6 +87,8 @@ class Slice(SeqlenInfoQK):
     @staticmethod
     def create(batch_idx, seqlen_q_static, seqlen_k_static, mCuSeqlensQ, mCuSeqlensK, mSeqUsedQ, mSeqUsedK,
                mCuTotalMBlocks=None, mCuBlockIdxOffsets=None, tile_m=128, tile_n=128):
+        if Grid.one is not None:
+            return Slice._of_one(Grid.one_in_kernel, batch_idx, tile_m, tile_n)
         base = SeqlenInfoQK.create(batch_idx, seqlen_q_static, seqlen_k_static, mCuSeqlensQ, mCuSeqlensK, mSeqUsedQ,
                                    mSeqUsedK, tile_m=tile_m, tile_n=tile_n)
         n = mCuSeqlensQ.shape[0] - 1
@@ -67,6 +99,17 @@ class Slice(SeqlenInfoQK):
                      q_head=mSeqUsedQ[4 * n + batch_idx], left=mSeqUsedK[2 * n + batch_idx],
                      right=mSeqUsedK[3 * n + batch_idx], k_head=mSeqUsedK[4 * n + batch_idx], group=mSeqUsedK[5 * n],
                      q_first=mSeqUsedK[5 * n + 1], kv_first=mSeqUsedK[5 * n + 2], flags=mSeqUsedK[5 * n + 3])
+
+    @staticmethod
+    def _of_one(one, batch, tile_m, tile_n):
+        return Slice(offset_q=one.q_row + batch * one.q_row_step, offset_k=one.k_row + batch * one.k_row_step,
+                     padded_offset_q=cute.assume(one.q_sum + batch * one.q_sum_step, divby=tile_m),
+                     padded_offset_k=cute.assume(one.k_sum + batch * one.k_sum_step, divby=tile_n),
+                     seqlen_q=one.rows_q, seqlen_k=one.rows_k, m_block_offset=0, block_idx_offset=0, num_n_blocks=0,
+                     has_cu_seqlens_q=True, has_cu_seqlens_k=True, has_seqused_q=True, has_seqused_k=True,
+                     batch=batch, row=one.row, q_head=batch * one.q_head_step, left=one.left, right=one.right,
+                     k_head=batch * one.k_head_step, group=one.group, q_first=one.q_first, kv_first=one.kv_first,
+                     flags=one.flags)
 
     def kv_head(self, head):
         return (head + self.q_first) // self.group - self.kv_first
@@ -148,17 +191,61 @@ class Tma:
 class Grid:
     """What a launch is sized by; an entry point sets it while it is traced."""
 
-    heads = rows = first = owner = dims = None
+    heads = rows = first = owner = dims = one = None
+    one_in_kernel = None  # the same numbers as the kernel's own parameters
+
+    @classmethod
+    def of_tables(cls, heads, dims, rows, first, owner):
+        cls.heads, cls.dims, cls.rows, cls.first, cls.owner, cls.one = heads, dims, rows, first, owner, None
+
+    @classmethod
+    def of_one(cls, heads, dims, one):
+        cls.heads, cls.dims, cls.one = heads, dims, one
 
 
 def arguments(num_block, num_head, num_batch, num_splits, seqlen_k, headdim, headdim_v, *, total_q, **rest):
+    one = Grid.one
+    if one is not None:
+        rest.update(mCuSeqlensQ=None, mSeqUsedQ=None)
+        return TileSchedulerArguments(one.blocks, Grid.heads, one.batches, num_splits, one.rows_k, *Grid.dims,
+                                      total_q=one.rows_q, **rest)
     rest.update(cu_total_m_blocks_ptr=Grid.first, blocks_to_batch_idx_ptr=Grid.owner)
     return TileSchedulerArguments(num_block, Grid.heads, num_batch, num_splits, seqlen_k, *Grid.dims,
                                   total_q=Grid.rows, **rest)
 
 
-def teach():
-    """Replaces the names in FA4's modules, for the rest of the process."""
-    for module, mask in ((forward_module, forward_mask), (backward_module, backward_mask)):
+def brings_one(scheduler):
+    """A scheduler whose parameters bring One into the kernel: of the kernel's own parameters they alone have a free
+    form."""
+
+    class Brings:
+        @dataclass
+        class Params(ParamsBase):
+            own: scheduler.Params
+            one: One
+
+        @staticmethod
+        def to_underlying_arguments(args):
+            return Brings.Params(scheduler.to_underlying_arguments(args), Grid.one)
+
+        @staticmethod
+        def get_grid_shape(params):
+            return scheduler.get_grid_shape(params.own)
+
+        @staticmethod
+        def create(params):
+            Grid.one_in_kernel = params.one  # a scheduler is made before its first tile's slice is asked for
+            return scheduler.create(params.own)
+
+    return Brings
+
+
+def teach(one):
+    """Replaces the names in FA4's modules, until it is called again: for launches over One or over tables."""
+    schedulers = 2 * (SingleTileVarlenScheduler,)
+    if one:
+        schedulers = (brings_one(SingleTileLPTScheduler), brings_one(SingleTileScheduler))
+    for module, mask, scheduler in zip((forward_module, backward_module), (forward_mask, backward_mask), schedulers):
         module.SeqlenInfoQK, module.BlockInfo, module.AttentionMask = Slice, Blocks, mask
         module.TileSchedulerArguments, module.cpasync = arguments, Tma()
+        module.SingleTileVarlenScheduler = scheduler

@@ -77,10 +77,10 @@ class Backward {
     if (!plan_.is_direct()) {
       write(segment_table(with(k.segments, plan_.gaps_k), plan_.rows_k), at<std::int32_t>(plan_.segments_k), stream_);
     }
-    std::vector<LaunchTables> tables;
-    for (std::size_t i = 0; i < plan_.work.launches.size(); ++i) tables.push_back(write_tables(i));
+    std::vector<Prepared> launches;
+    for (std::size_t i = 0; i < plan_.work.launches.size(); ++i) launches.push_back(prepare(i));
     workspace_.zero(plan_.dq, plan_.end - plan_.dq, stream_);
-    for (const LaunchTables& one : tables) {
+    for (const Prepared& one : launches) {
       if (is_ordered()) workspace_.zero(plan_.turns_q, plan_.turns_end - plan_.turns_q, stream_);
       gather_statistics(args_.lse, args_.delta, segments_q(q.rows), at<float>(plan_.lse), at<float>(plan_.delta),
                         stream_);
@@ -104,12 +104,27 @@ class Backward {
             rows};
   }
 
-  LaunchTables write_tables(std::size_t index) const {
+  /// A launch, whose tables are on their way to the device.
+  struct Prepared {
+    const Exported* kernel;
+    LaunchTables tables;
+    OneSlice one;
+  };
+
+  Prepared prepare(std::size_t index) const {
     const LaunchFrame frame{folds_.q, folds_.k, args_.heads, 0, 'k', kernel_.dkv.rows};
-    const Tables tables = make_tables(plan_.work.launches[index], frame);
+    const Launch& pieces = plan_.work.launches[index];
     auto* const to = at<std::int32_t>(plan_.tables[index]);
+    if (const Exported* twin = twin_for_one(kernel_)) {
+      if (const auto one = as_one_slice(pieces, frame, args_.q.batch())) {
+        Prepared result{twin, {}, *one};
+        result.tables.first_q = {to, {1}};
+        return result;
+      }
+    }
+    const Tables tables = make_tables(pieces, frame);
     write(tables, to, stream_);
-    return tables.at(to);
+    return {&kernel_, tables.at(to), {}};
   }
 
   [[nodiscard]] Sums sums(std::int64_t offset, std::int64_t heads, std::int64_t rows, int width) const {
@@ -125,7 +140,7 @@ class Backward {
             {heads * tiles * kinds, tiles * kinds, kinds}};
   }
 
-  void launch(const LaunchTables& tables) {
+  void launch(const Prepared& prepared) {
     const std::int64_t heads_q = args_.q.heads(), heads_kv = args_.k.heads();
     const std::int64_t rows_q = plan_.work.q.rows, rows_k = plan_.work.k.rows;
     BackwardCall call{
@@ -141,12 +156,13 @@ class Backward {
         .direct_dk = folded(args_.dk, folds_.k),
         .direct_dv = folded(args_.dv, folds_.k),
         .scale = static_cast<float>(args_.scale),
-        .tables = tables,
+        .tables = prepared.tables,
+        .one = prepared.one,
         .turns_q = turns(plan_.turns_q, heads_q, most_tiles(plan_.work.launches, 'q', kernel_.dq.rows), 1),
         .turns_k = turns(plan_.turns_k, heads_kv, most_tiles(plan_.work.launches, 'k', kernel_.dkv.rows), 2),
         .turns_v = turns(plan_.turns_v, heads_kv, most_tiles(plan_.work.launches, 'k', kernel_.dkv.rows), 2),
     };
-    fa4::launch(kernel_, call, stream_);
+    fa4::launch(*prepared.kernel, call, stream_);
   }
 
   void place() {

@@ -83,72 +83,82 @@ __device__ T convert(float value) {
   if constexpr (std::is_same_v<T, float>) return value;
 }
 
-/// A row of the target.
+/// Where the rows of a tile go.
 template <class T>
-struct RowTarget {
+struct TileTarget {
   T* data;
   std::int64_t row_stride;
   float scale;
   bool add;
   int rows, width;
 
-  __device__ void put(int row, int column, float value) const {
+  /// `count` numbers of a row, 2 of them at an even column. Widths are even.
+  template <int count>
+  __device__ void put(int row, int column, float2 value) const {
     if (row >= rows || column >= width) return;
     T* at = data + row * row_stride + column;
-    value *= scale;
-    if constexpr (std::is_same_v<T, float>) {
-      if (add) value += *at;
+    value = {value.x * scale, value.y * scale};
+    if constexpr (count == 1) {
+      if constexpr (std::is_same_v<T, float>) value.x += add ? *at : 0;
+      *at = convert<T>(value.x);
+    } else {
+      struct alignas(2 * sizeof(T)) Pair {
+        T x, y;
+      };
+      auto* pair = reinterpret_cast<Pair*>(at);
+      if constexpr (std::is_same_v<T, float>) {
+        if (add) value = {value.x + pair->x, value.y + pair->y};
+      }
+      *pair = {convert<T>(value.x), convert<T>(value.y)};
     }
-    *at = convert<T>(value);
   }
 };
 
-/// One tile of one head: four numbers of a thread's fragment are two rows of the product by two columns.
+/// One tile of one head, with the warp groups and threads that made it: four numbers of a thread's fragment are two rows
+/// of the product by two columns.
 template <class T>
-__global__ void place(const float* sums, SumTile tile, int width, Columns segments, std::int64_t rows, std::int64_t end,
-                      RowTarget<T> target, Strides of_target) {
+__global__ void place(const float* sums, SumTile tile, int width, Columns segments, std::int64_t end,
+                      TileTarget<T> target, Strides of_target) {
   const std::int64_t first = std::int64_t{blockIdx.x} * tile.rows, head = blockIdx.y;
-  __shared__ int shared_segment;
-  if (threadIdx.x == 0) shared_segment = last_at_most(segments.sum, segments.count, first);
-  __syncthreads();
-  const int segment = shared_segment;
+  const int segment = last_at_most(segments.sum, segments.count, first);
   const auto offset = static_cast<int>(first - segments.sum[segment]);
   target.rows = segments.len[segment] - offset;
   target.data += segments.batch[segment] * of_target.batch + head * of_target.head +
                  (std::int64_t{segments.begin[segment]} + offset) * of_target.row;
   const bool empty = segments.sum[segment] >= end;
-  const auto* from = reinterpret_cast<const float4*>(sums + (head * end + first) * width);
-  const int columns = (tile.turned ? tile.rows : width) / tile.column_groups;
-  const int of_group = tile.rows * width / (tile.row_groups * tile.column_groups) / 4;
-  for (int i = static_cast<int>(threadIdx.x); i < tile.rows * width / 4; i += static_cast<int>(blockDim.x)) {
-    const int group = i / of_group, thread = i % of_group % 128, number = 4 * (i % of_group / 128);
-    const int block = number / (columns / 2), in_block = number % (columns / 2);
-    const int row = (block * tile.row_groups + group % tile.row_groups) * 64 + thread / 32 * 16 + thread % 32 / 4;
-    const int column = group / tile.row_groups * columns + in_block / 4 * 8 + thread % 4 * 2;
-    const float4 x = empty ? float4{} : from[i];
-    if (tile.turned) {
-      target.put(column, row, x.x);
-      target.put(column + 1, row, x.y);
-      target.put(column, row + 8, x.z);
-      target.put(column + 1, row + 8, x.w);
-    } else {
-      target.put(row, column, x.x);
-      target.put(row, column + 1, x.y);
-      target.put(row + 8, column, x.z);
-      target.put(row + 8, column + 1, x.w);
+  const auto group = static_cast<int>(threadIdx.x / 128), thread = static_cast<int>(threadIdx.x % 128);
+  const int groups = tile.row_groups * tile.column_groups, fours = tile.rows * width / groups / 4 / 128;
+  const auto* from = reinterpret_cast<const float4*>(sums + (head * end + first) * width) + group * fours * 128 + thread;
+  const int columns = (tile.turned ? tile.rows : width) / tile.column_groups;  // of a warp group
+  int row = group % tile.row_groups * 64 + thread / 32 * 16 + thread % 32 / 4;
+  const int first_column = group / tile.row_groups * columns + thread % 4 * 2;
+  for (int i = 0; i < fours; row += 64 * tile.row_groups) {
+#pragma unroll 4
+    for (int column = first_column; column < first_column + columns; column += 8, ++i) {
+      const float4 x = empty ? float4{} : from[i * 128];
+      if (tile.turned) {
+        target.template put<1>(column, row, {x.x, 0});
+        target.template put<1>(column + 1, row, {x.y, 0});
+        target.template put<1>(column, row + 8, {x.z, 0});
+        target.template put<1>(column + 1, row + 8, {x.w, 0});
+      } else {
+        target.template put<2>(row, column, {x.x, x.y});
+        target.template put<2>(row + 8, column, {x.z, x.w});
+      }
     }
   }
 }
 
 template <class T>
 void place_as(const float* sums, const SumTile& tile, int width, const SegmentList& segments, std::int64_t end,
-              const SumTarget& target, Stream stream) {
-  const TensorView& view = target.view;
-  const RowTarget<T> rows = {static_cast<T*>(view.data), view.stride[1], target.scale, target.add, 0,
-                             static_cast<int>(view.dim())};
+              const SumTarget& to, Stream stream) {
+  const TensorView& view = to.view;
+  const TileTarget<T> target = {static_cast<T*>(view.data), view.stride[1], to.scale, to.add, 0,
+                                static_cast<int>(view.dim())};
   const dim3 grid(static_cast<unsigned>(segments.rows / tile.rows), static_cast<unsigned>(view.heads()));
-  place<T><<<grid, kThreads, 0, cuda::native(stream)>>>(sums, tile, width, columns(segments), segments.rows, end, rows,
-                                                        strides(view));
+  const auto threads = static_cast<unsigned>(128 * tile.row_groups * tile.column_groups);
+  place<T><<<grid, threads, 0, cuda::native(stream)>>>(sums, tile, width, columns(segments), end, target,
+                                                       strides(view));
   cuda::check_launch("fa4 place_sums");
 }
 

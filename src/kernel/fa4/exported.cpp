@@ -4,13 +4,14 @@
 #include <map>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "base/cuda/check.hpp"
 #include "base/fail.hpp"
 
 // exported_kernels.inc has a line for each exported kernel:
-//   FA4_FORWARD(name, entry, dtype, d, d_v, query rows of a block)
-//   FA4_BACKWARD(name, entry, kind, dtype, d, d_v, SumTile of dq, SumTile of dk and dv)
+//   FA4_FORWARD(name, entry, one, dtype, d, d_v, query rows of a block)
+//   FA4_BACKWARD(name, entry, one, kind, dtype, d, d_v, SumTile of dq, SumTile of dk and dv)
 #define FA4_DECLARE(name, entry)                   \
   void _mlir_##name##_cuda_init(void**);           \
   void _mlir_##name##_cuda_load_to_device(void**); \
@@ -28,10 +29,11 @@ namespace rotunda::fa4 {
 namespace {
 
 #define FA4_FUNCTIONS(name, entry) _mlir_##name##_cuda_init, _mlir_##name##_cuda_load_to_device, entry
-#define FA4_FORWARD(name, entry, dtype, d, d_v, tile_q) \
-  Exported{#name, Kind::forward, DType::dtype, d, d_v, tile_q, {}, {}, FA4_FUNCTIONS(name, entry)},
-#define FA4_BACKWARD(name, entry, kind, dtype, d, d_v, q0, q1, q2, q3, k0, k1, k2, k3) \
-  Exported{#name, Kind::kind, DType::dtype, d, d_v, 0, {q0, q1, q2, q3}, {k0, k1, k2, k3}, FA4_FUNCTIONS(name, entry)},
+#define FA4_FORWARD(name, entry, one, dtype, d, d_v, tile_q) \
+  Exported{#name, one, Kind::forward, DType::dtype, d, d_v, tile_q, {}, {}, FA4_FUNCTIONS(name, entry)},
+#define FA4_BACKWARD(name, entry, one, kind, dtype, d, d_v, q0, q1, q2, q3, k0, k1, k2, k3) \
+  Exported{#name, one, Kind::kind,       DType::dtype,     d,                               \
+           d_v,   0,   {q0, q1, q2, q3}, {k0, k1, k2, k3}, FA4_FUNCTIONS(name, entry)},
 
 /// The loaders write handles of the CUDA runtime, which are kept for the process: captured graphs hold on to kernels.
 class Loaded {
@@ -67,16 +69,31 @@ class Loaded {
   std::map<const Exported*, Entry> entries_;
 };
 
-template <std::size_t N>
-void run(const Exported& kernel, std::array<void*, N> arguments, Stream stream) {
-  load(kernel);
-  std::int32_t result = 0;
-  cudaStream_t native = cuda::native(stream);
-  arguments[N - 2] = static_cast<void*>(&native);
-  arguments[N - 1] = &result;
-  kernel.run(arguments.data(), static_cast<std::int32_t>(N));
-  cuda::check(static_cast<cudaError_t>(result), kernel.name);
-}
+/// Addresses of arguments, in order.
+class Arguments {
+ public:
+  template <class... T>
+  void add(T&... values) {
+    (addresses_.push_back(&values), ...);
+  }
+  void add(OneSlice& one, Ints& unread) {
+    static_assert(sizeof(OneSlice) % sizeof(std::int32_t) == 0);
+    add(unread);
+    auto* number = reinterpret_cast<std::int32_t*>(&one);
+    for (std::size_t i = 0; i < sizeof(OneSlice) / sizeof(std::int32_t); ++i) add(number[i]);
+  }
+  void run(const Exported& kernel, Stream stream) {
+    load(kernel);
+    std::int32_t result = 0;
+    cudaStream_t native = cuda::native(stream);
+    add(native, result);
+    kernel.run(addresses_.data(), static_cast<std::int32_t>(addresses_.size()));
+    cuda::check(static_cast<cudaError_t>(result), kernel.name);
+  }
+
+ private:
+  std::vector<void*> addresses_;
+};
 
 }  // namespace
 
@@ -90,7 +107,7 @@ std::span<const Exported> all_exported() {
 const Exported* find_exported(Kind kind, DType dtype, int d, int d_v) {
   const Exported* best = nullptr;
   for (const Exported& kernel : all_exported()) {
-    if (kernel.kind != kind || kernel.dtype != dtype || kernel.d < d || kernel.d_v < d_v) continue;
+    if (kernel.one || kernel.kind != kind || kernel.dtype != dtype || kernel.d < d || kernel.d_v < d_v) continue;
     if (best == nullptr || kernel.d + kernel.d_v < best->d + best->d_v) best = &kernel;
   }
   return best;
@@ -101,24 +118,42 @@ void load(const Exported& kernel) {
   loaded.load(kernel);
 }
 
+const Exported* twin_for_one(const Exported& kernel) {
+  for (const Exported& other : all_exported()) {
+    const bool same = other.kind == kernel.kind && other.dtype == kernel.dtype && other.d == kernel.d;
+    if (same && other.one && other.d_v == kernel.d_v) return &other;
+  }
+  return nullptr;
+}
+
 void launch(const Exported& kernel, ForwardCall& c, Stream stream) {
   LaunchTables& t = c.tables;
-  run<17>(kernel,
-          {&c.q, &c.k, &c.v, &c.out, &c.acc, &c.lse, &c.low, &c.scale, &t.first_q, &t.first_k, &t.used_q, &t.used_k,
-           &t.blocks_before, &t.block_owner, &t.grid_rows},
-          stream);
+  Arguments arguments;
+  arguments.add(c.q, c.k, c.v, c.out, c.acc, c.lse, c.low, c.scale);
+  if (kernel.one) {
+    arguments.add(c.one, t.first_q);
+  } else {
+    arguments.add(t.first_q, t.first_k, t.used_q, t.used_k, t.blocks_before, t.block_owner, t.grid_rows);
+  }
+  arguments.run(kernel, stream);
 }
 
 void launch(const Exported& kernel, BackwardCall& c, Stream stream) {
   LaunchTables& t = c.tables;
-  const bool direct = kernel.kind == Kind::direct;
-  void* const dk = direct ? static_cast<void*>(&c.direct_dk) : &c.dk;
-  void* const dv = direct ? static_cast<void*>(&c.direct_dv) : &c.dv;
-  run<22>(kernel, {&c.q,           &c.k,       &c.v,       &c.dout,    &c.lse_log2,
-                   &c.delta,       &c.dq,      dk,         dv,         &c.scale,
-                   &t.first_q,     &t.first_k, &t.used_q,  &t.used_k,  &t.blocks_before,
-                   &t.block_owner, &c.turns_q, &c.turns_k, &c.turns_v, &t.grid_rows},
-          stream);
+  Arguments arguments;
+  arguments.add(c.q, c.k, c.v, c.dout, c.lse_log2, c.delta, c.dq);
+  if (kernel.kind == Kind::direct) {
+    arguments.add(c.direct_dk, c.direct_dv, c.scale);
+  } else {
+    arguments.add(c.dk, c.dv, c.scale);
+  }
+  if (kernel.one) {
+    arguments.add(c.one, t.first_q);
+  } else {
+    arguments.add(t.first_q, t.first_k, t.used_q, t.used_k, t.blocks_before, t.block_owner);
+    arguments.add(c.turns_q, c.turns_k, c.turns_v, t.grid_rows);
+  }
+  arguments.run(kernel, stream);
 }
 
 }  // namespace rotunda::fa4

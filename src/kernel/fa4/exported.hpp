@@ -27,6 +27,7 @@ enum class Kind { forward, backward, direct, deterministic };
 /// A kernel of this build.
 struct Exported {
   const char* name;
+  bool one;  ///< takes one slice of every batch entry and no tables; its twin takes any
   Kind kind;
   DType dtype;
   int d, d_v;      ///< its tiles' widths
@@ -39,8 +40,11 @@ struct Exported {
 
 [[nodiscard]] std::span<const Exported> all_exported();
 
-/// The narrowest that serves head dims d and d_v; nullptr where the build has none.
+/// The narrowest that takes tables and serves head dims d and d_v; nullptr where the build has none.
 [[nodiscard]] const Exported* find_exported(Kind kind, DType dtype, int d, int d_v);
+
+/// The same kernel for one slice of every batch entry; nullptr where there is none.
+[[nodiscard]] const Exported* twin_for_one(const Exported& kernel);
 
 // Tensors as the C interface has them: extents, then strides in elements, but for the last of 1.
 struct Tensor3 {
@@ -74,6 +78,15 @@ struct LaunchTables {
   std::int32_t grid_rows = 0;
 };
 
+/// A launch over one slice of every batch entry (class One in tools/fa4/slices.py), in that order.
+struct OneSlice {
+  std::int32_t batches, blocks, rows_q, rows_k, left, right;
+  std::int32_t q_row, q_row_step, q_head_step, row;
+  std::int32_t k_row, k_row_step, k_head_step;
+  std::int32_t q_sum, q_sum_step, k_sum, k_sum_step;
+  std::int32_t group, q_first, kv_first, flags;
+};
+
 /// Arguments of the exported functions, in their order.
 struct ForwardCall {
   Tensor3 q, k, v, out;
@@ -81,6 +94,7 @@ struct ForwardCall {
   Statistics lse, low;
   float scale = 1;
   LaunchTables tables;
+  OneSlice one;  ///< in place of tables
 };
 struct BackwardCall {
   Tensor3 q, k, v, dout;
@@ -89,6 +103,7 @@ struct BackwardCall {
   Tensor3 direct_dk, direct_dv;  ///< direct
   float scale = 1;
   LaunchTables tables;
+  OneSlice one;                       ///< in place of tables
   Tensor4 turns_q, turns_k, turns_v;  ///< deterministic: counters of the order in which sums are added, zero
 };
 

@@ -66,10 +66,15 @@ class Fa4Kernel final : public Kernel {
   /// A plan in the making: its kernels are on their device before the first call.
   static void load_for(const Problem& p, const CallShape& call) {
     const cuda::CurrentDevice current(call.device.index);
-    if (!call.backward) return load(forward_kernel(p.dtype, p.d, p.d_v));
+    const auto load_both = [](const Exported* kernel) {
+      if (kernel == nullptr) return;
+      load(*kernel);
+      if (const Exported* twin = twin_for_one(*kernel)) load(*twin);
+    };
+    if (!call.backward) return load_both(&forward_kernel(p.dtype, p.d, p.d_v));
     const BackwardKernels kernels = backward_kernels(p.dtype, p.d, p.d_v, p.deterministic, p.h_q == p.h_kv);
-    load(*kernels.any);
-    if (kernels.direct != nullptr) load(*kernels.direct);
+    load_both(kernels.any);
+    load_both(kernels.direct);
   }
 };
 

@@ -55,9 +55,6 @@ class Forward {
     LaunchFrame frame{folds_.q, folds_.k, args_.heads, 0, 'q', kernel_.tile_q};
     if (!(first && args_.init)) frame.flags |= kResumes;
     if (!(last && args_.last)) frame.flags |= kLeavesState;
-    const Tables tables = make_tables(plan_.launches[index], frame);
-    auto* const at = workspace_.at<std::int32_t>(plan_.tables[index]);
-    write(tables, at, stream_);
     const bool gives_out = (frame.flags & kLeavesState) == 0;
     ForwardCall call{
         .q = folded(args_.q, folds_.q),
@@ -68,8 +65,20 @@ class Forward {
         .lse = statistics(args_.lse),
         .low = statistics(low_),
         .scale = static_cast<float>(args_.scale),
-        .tables = tables.at(at),
+        .tables = {},
+        .one = {},
     };
+    auto* const at = workspace_.at<std::int32_t>(plan_.tables[index]);
+    if (const Exported* twin = twin_for_one(kernel_)) {
+      if (const auto one = as_one_slice(plan_.launches[index], frame, args_.q.batch())) {
+        call.one = *one;
+        call.tables.first_q = {at, {1}};
+        return fa4::launch(*twin, call, stream_);
+      }
+    }
+    const Tables tables = make_tables(plan_.launches[index], frame);
+    write(tables, at, stream_);
+    call.tables = tables.at(at);
     fa4::launch(kernel_, call, stream_);
   }
 

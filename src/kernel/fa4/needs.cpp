@@ -36,7 +36,7 @@ const char* to_text(Kind kind) {
 std::string widths(Kind kind, DType dtype) {
   std::vector<std::string> names;
   for (const Exported& kernel : all_exported()) {
-    if (kernel.kind != kind || kernel.dtype != dtype) continue;
+    if (kernel.one || kernel.kind != kind || kernel.dtype != dtype) continue;
     names.push_back(kernel.d == kernel.d_v ? fmt::format("{}", kernel.d) : fmt::format("{}/{}", kernel.d, kernel.d_v));
   }
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));

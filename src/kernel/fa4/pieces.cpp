@@ -12,7 +12,9 @@ namespace {
 struct Span {
   std::int64_t batch = 0, begin = 0, end = 0;
 
-  auto operator<=>(const Span&) const = default;
+  bool operator<(const Span& other) const {
+    return std::tie(batch, begin, end) < std::tie(other.batch, other.begin, other.end);
+  }
 };
 
 Span rows_of(const Piece& piece, char side) {

@@ -28,10 +28,6 @@ struct Extents {
 
 }  // namespace
 
-std::int64_t Tables::bytes() const {
-  return (Extents(pieces).total() + blocks) * static_cast<std::int64_t>(sizeof(std::int32_t));
-}
-
 LaunchTables Tables::at(std::int32_t* at) const {
   const Extents extents(pieces);
   const auto take = [&](std::int64_t count) {
@@ -82,6 +78,42 @@ Tables make_tables(const Launch& launch, const LaunchFrame& frame) {
   add(blocks);
   tables.blocks = static_cast<std::int32_t>(blocks);
   return tables;
+}
+
+std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& frame, std::int64_t batches) {
+  if (launch.empty() || static_cast<std::int64_t>(launch.size()) != batches) return std::nullopt;
+  const Piece& first = launch.front();
+  const Piece& second = launch[batches > 1 ? 1 : 0];
+  const std::int64_t q_sum_step = second.q_sum - first.q_sum, k_sum_step = second.k_sum - first.k_sum;
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    Piece expected = first;
+    expected.batch = batch;
+    expected.q_sum += batch * q_sum_step;
+    expected.k_sum += batch * k_sum_step;
+    if (launch[static_cast<std::size_t>(batch)] != expected) return std::nullopt;
+  }
+  const auto number = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
+  return OneSlice{.batches = number(batches),
+                  .blocks = number(blocks_of(first, frame.blocks_of, frame.tile)),
+                  .rows_q = number(first.q_len),
+                  .rows_k = number(first.k_len),
+                  .left = number(left_of(first)),
+                  .right = number(right_of(first)),
+                  .q_row = number(first.q_begin),
+                  .q_row_step = number(frame.q.rows),
+                  .q_head_step = number(frame.q.heads),
+                  .row = number(first.q_begin),
+                  .k_row = number(first.k_begin),
+                  .k_row_step = number(frame.k.rows),
+                  .k_head_step = number(frame.k.heads),
+                  .q_sum = number(first.q_sum),
+                  .q_sum_step = number(q_sum_step),
+                  .k_sum = number(first.k_sum),
+                  .k_sum_step = number(k_sum_step),
+                  .group = frame.heads.group,
+                  .q_first = frame.heads.q_first,
+                  .kv_first = frame.heads.kv_first,
+                  .flags = frame.flags};
 }
 
 std::int64_t table_bytes(const Launch& launch, char side, int tile) {

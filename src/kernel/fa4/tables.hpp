@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,12 +32,15 @@ struct Tables {
   std::int32_t pieces = 0, blocks = 0;
   int tile = 1;
 
-  [[nodiscard]] std::int64_t bytes() const;
   /// Where they lie once written to `at`.
   [[nodiscard]] LaunchTables at(std::int32_t* at) const;
 };
 
 [[nodiscard]] Tables make_tables(const Launch& launch, const LaunchFrame& frame);
+
+/// The launch as one slice of each of `batches` entries, if it is that.
+[[nodiscard]] std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& frame,
+                                                   std::int64_t batches);
 
 /// Bytes of the tables of such a launch.
 [[nodiscard]] std::int64_t table_bytes(const Launch& launch, char blocks_of, int tile);

@@ -145,27 +145,31 @@ void expect_segments_apart(const SumRows& sums, int tile) {
   EXPECT_EQ(sums.rows, next);
 }
 
+void expect_backward_right(const std::vector<Slice>& slices, int tile_q, int tile_k, bool apart) {
+  const BackwardLaunches work = backward_launches(slices, tile_q, tile_k, apart);
+  EXPECT_EQ(pairs_of(work.launches), pairs_of(slices));
+  expect_segments_apart(work.q, tile_q);
+  expect_segments_apart(work.k, tile_k);
+  for (const Launch& launch : work.launches) {
+    for (const Piece& p : launch) {
+      expect_tiles_kept(work.q, p, 'q', tile_q);
+      expect_tiles_kept(work.k, p, 'k', tile_k);
+    }
+    if (!apart) continue;
+    expect_disjoint(launch, 'q');
+    expect_disjoint(launch, 'k');
+  }
+  EXPECT_TRUE(apart || work.launches.size() <= 1);
+}
+
 TEST(Fa4Pieces, BackwardKeepsToTiles) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     const Problem problem = random_of(seed);
     SCOPED_TRACE(to_text(problem));
     const std::vector<Slice> slices = mask_slices(problem);
     for (const auto& [tile_q, tile_k] : {std::pair{64, 128}, std::pair{4, 3}, std::pair{1, 16}}) {
-      for (const bool apart : {false, true}) {
-        const BackwardLaunches work = backward_launches(slices, tile_q, tile_k, apart);
-        EXPECT_EQ(pairs_of(work.launches), pairs_of(slices));
-        expect_segments_apart(work.q, tile_q);
-        expect_segments_apart(work.k, tile_k);
-        for (const Launch& launch : work.launches) {
-          for (const Piece& p : launch) {
-            expect_tiles_kept(work.q, p, 'q', tile_q);
-            expect_tiles_kept(work.k, p, 'k', tile_k);
-          }
-          if (apart) expect_disjoint(launch, 'q');
-          if (apart) expect_disjoint(launch, 'k');
-        }
-        EXPECT_TRUE(apart || work.launches.size() <= 1);
-      }
+      expect_backward_right(slices, tile_q, tile_k, false);
+      expect_backward_right(slices, tile_q, tile_k, true);
     }
     if (HasFailure()) return;
   }
@@ -207,7 +211,7 @@ TEST(Fa4Pieces, TablesSayTheSame) {
     std::multiset<Pair> pairs;
     for (const Launch& launch : forward_launches(slices, problem.batches(), problem.s_q, true, true)) {
       const Tables tables = make_tables(launch, frame_of('q'));
-      EXPECT_EQ(tables.bytes(), table_bytes(launch, 'q', 16));
+      EXPECT_EQ(4 * (static_cast<std::int64_t>(tables.values.size()) + tables.blocks), table_bytes(launch, 'q', 16));
       pairs.merge(pairs_of(launch, tables));
     }
     EXPECT_EQ(pairs, pairs_of(slices));
@@ -220,21 +224,22 @@ Tables tables_of(std::int64_t left, std::int64_t right) {
   const std::vector<Slice> slices = {{0, 0, 70, 0, 50, 0, 0, left, right}};
   const auto launches = forward_launches(slices, 1, 70, true, true);
   EXPECT_EQ(launches.size(), 1U);
-  const Tables tables = make_tables(launches.front(), frame_of('q'));
+  Tables tables = make_tables(launches.front(), frame_of('q'));
   EXPECT_EQ(pairs_of(launches.front(), tables), pairs_of(slices));
   return tables;
 }
 
 TEST(Fa4Pieces, AnEmptyWindowIsEmptyAndNoneIsNone) {
-  constexpr std::int64_t kWidest = std::int64_t{1} << 29;
+  constexpr std::int32_t kWidest = 1 << 29;
+  constexpr std::size_t kUsedQ = 4, kUsedK = 9;  // of one piece: after two times two first rows, and five numbers
   const Tables none = tables_of(kInfinity, kInfinity);
   ASSERT_EQ(none.pieces, 1);
-  EXPECT_EQ(none.values[2 * 2 + 5 + 2], kWidest);
-  EXPECT_EQ(none.values[2 * 2 + 5 + 3], kWidest);
+  EXPECT_EQ(none.values[kUsedK + 2], kWidest);
+  EXPECT_EQ(none.values[kUsedK + 3], kWidest);
   const Tables empty = tables_of(-1, 0);  // from one past the diagonal to it: nothing, in no library's words "all"
   ASSERT_EQ(empty.pieces, 1);
-  EXPECT_EQ(empty.values[2 * 2], 70) << "all rows";
-  EXPECT_EQ(empty.values[2 * 2 + 5], 0) << "and no key";
+  EXPECT_EQ(empty.values[kUsedQ], 70) << "all rows";
+  EXPECT_EQ(empty.values[kUsedK], 0) << "and no key";
   (void)tables_of(0, 0);
   (void)tables_of(-3, 7);
   (void)tables_of(7, -3);
@@ -252,7 +257,34 @@ TEST(Fa4Pieces, BlocksAreCounted) {
   std::int32_t memory[64];
   const LaunchTables at = by_keys.at(memory);
   EXPECT_EQ((at.grid_rows + 2 * (16 - 1)) / 16, 4) << "the grid that FA4 makes of it";
-  EXPECT_EQ(static_cast<std::int32_t*>(at.block_owner.data) - memory, by_keys.bytes() / 4 - 4);
+  EXPECT_EQ(static_cast<std::int32_t*>(at.block_owner.data) - memory,
+            static_cast<std::ptrdiff_t>(by_keys.values.size()));
+}
+
+TEST(Fa4Pieces, EqualEntriesAreOneSlice) {
+  const LaunchFrame frame{{100, 0}, {0, 3}, {2, 4, 1}, 3, 'k', 16};
+  Problem problem = parse_problem("b=3 s_q=70 s_k=90 h_q=2 d=8 mask=causal grad=1");
+  BackwardLaunches work = backward_launches(mask_slices(problem), 64, 16, false);
+  const auto one = as_one_slice(work.launches.front(), frame, 3);
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->batches, 3);
+  EXPECT_EQ(one->blocks, 5) << "90 keys, of which 70 are seen";
+  EXPECT_EQ(one->rows_q, 70);
+  EXPECT_EQ(one->rows_k, 70);
+  EXPECT_EQ(one->left, 1 << 29);
+  EXPECT_EQ(one->right, 0);
+  EXPECT_EQ(one->q_row_step, 100);
+  EXPECT_EQ(one->k_head_step, 3);
+  EXPECT_EQ(one->q_sum_step, 128);
+  EXPECT_EQ(one->k_sum_step, 80);
+  EXPECT_EQ(one->group, 2);
+  EXPECT_EQ(one->q_first, 4);
+  EXPECT_EQ(one->kv_first, 1);
+  EXPECT_EQ(one->flags, 3);
+  EXPECT_FALSE(as_one_slice(work.launches.front(), frame, 4)) << "an entry has none";
+  problem = parse_problem("b=3 s_q=70 s_k=90 h_q=2 d=8 mask=causal lens_q=70,69,70 grad=1");
+  work = backward_launches(mask_slices(problem), 64, 16, false);
+  EXPECT_FALSE(as_one_slice(work.launches.front(), frame, 3));
 }
 
 TEST(Fa4Pieces, JoinedSlicesAreOneLaunch) {
