@@ -150,25 +150,26 @@ __device__ __forceinline__ void raise_max_logit(const ForwardCall& call, const T
   cuda::raise(call.max_logit + tile.head, top * call.scale);
 }
 
-/// Rows of blocks without a tile: an empty state begins, an open one ends. Warps of all CTAs take heads of blocks in
-/// turn.
+/// Rows of blocks without a tile: an empty state begins, an open one ends. The consumers' warps of all CTAs share them.
 template <class T>
 __device__ void finish_idle_rows(const ForwardCall& call) {
   if (!call.init && !call.last) return;
+  constexpr int kWarps = kConsumers * kWarpgroup / 32;
   const WorkList& list = call.list;
   const int first = list.head->blocks, items = (list.block_count - first) * call.heads;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warps = static_cast<int>(blockDim.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % kWarps, lane = static_cast<int>(threadIdx.x) % 32;
   for (int i = static_cast<int>(blockIdx.x); i < items; i += static_cast<int>(gridDim.x)) {
     const Block block = list.blocks[first + i / call.heads];
     const int head = i % call.heads, end = min(block.row + kBlockRows, list.rows);
-    for (int row = block.row + static_cast<int>(threadIdx.x) / 32; row < end; row += warps) {
-      const std::int64_t acc = call.acc.offset(block.batch, row, head), out = call.out.offset(block.batch, row, head);
+    for (int row = block.row + warp; row < end; row += kWarps) {
+      float* const acc = call.acc.data + call.acc.offset(block.batch, row, head);
+      std::uint16_t* const out = call.out.data + call.out.offset(block.batch, row, head);
       for (int column = 2 * lane; column < call.value_dim; column += 64) {
-        const float2 pair = call.init ? float2{0, 0} : *reinterpret_cast<const float2*>(call.acc.data + acc + column);
+        const float2 pair = call.init ? float2{0, 0} : *reinterpret_cast<const float2*>(acc + column);
         if (call.last) {
-          *reinterpret_cast<std::uint32_t*>(call.out.data + out + column) = ptx::pack<T>(pair.x, pair.y);
+          *reinterpret_cast<std::uint32_t*>(out + column) = ptx::pack<T>(pair.x, pair.y);
         } else {
-          *reinterpret_cast<float2*>(call.acc.data + acc + column) = pair;
+          *reinterpret_cast<float2*>(acc + column) = pair;
         }
       }
       if (!call.init || lane != 0) continue;

@@ -55,11 +55,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     } else {
       Consumer<T, kChunks, kSecond>(call, memory, consumer).run();
     }
+    ptx::wait_for_prerequisites();
+    finish_idle_rows<T>(call);
   }
   __syncwarp();
   ptx::cluster_sync();  // the other CTA's barriers are there as long as this one arrives at them
-  ptx::wait_for_prerequisites();
-  finish_idle_rows<T>(call);
 }
 
 }  // namespace rotunda::sm90::wide
