@@ -44,9 +44,12 @@ struct RowPlace {
       : batch(tile.batch), head(tile.head), row(tile.row() + place.block_row()), exists(row < call.list.rows) {}
 };
 
-/// The reference that stands for the row's lse.
+/// The reference that stands for an lse of the state so far.
+__device__ __forceinline__ float reference_of(const ForwardCall& call, float lse) {
+  return lse * call.inverse_scale;
+}
 __device__ __forceinline__ float load_reference(const ForwardCall& call, const RowPlace& at) {
-  return at.exists ? call.lse.at(at.batch, at.row, at.head) / call.scale : kNothing;
+  return at.exists ? reference_of(call, call.lse.at(at.batch, at.row, at.head)) : kNothing;
 }
 
 /// Calls body(integral constant i) for i from 0 to kCount - 1.
@@ -114,8 +117,8 @@ __device__ __forceinline__ void store_acc(const ForwardCall& call, const RowPlac
 /// lse of a row, in fp32: the low part is 0, since the sums are no finer. A row that saw nothing keeps what it has.
 __device__ __forceinline__ void store_lse(const ForwardCall& call, const RowPlace& at, float reference, float sum) {
   float* const lse = &call.lse.at(at.batch, at.row, at.head);
-  if (!call.init && (sum == 0 || (sum == 1 && reference == *lse / call.scale))) return;
-  *lse = sum == 0 ? kNothing : reference * call.scale + logf(sum);
+  if (!call.init && (sum == 0 || (sum == 1 && reference == reference_of(call, *lse)))) return;
+  *lse = sum == 0 ? kNothing : reference * call.scale + __logf(sum);
   if (!call.last && call.lse_low.data != nullptr) call.lse_low.at(at.batch, at.row, at.head) = 0;
 }
 
