@@ -29,7 +29,7 @@ class Consumer {
         tiles_(memory),
         base_(ptx::shared_address(memory)),
         number_(number),
-        place_(number == 0 ? 0 : kChunks - kOwned, static_cast<int>(ptx::cluster_rank())) {}
+        place_{number == 0 ? 0 : kChunks - kOwned} {}
 
   /// S of the first own tile; then own softmax and P·V, the next own S, the other's P·V, and so on.
   __device__ __forceinline__ void run() {
@@ -68,8 +68,8 @@ class Consumer {
 
   /// Gives a stage back to the loaders of both CTAs; `readers` of the two that a stage has.
   __device__ __forceinline__ void release_stage(int stage, int readers) const {
-    if (place_.lane == 0 && place_.warp < kCluster) {
-      ptx::mbarrier_arrive_remote(base_ + S::kStageFree + 8 * stage, place_.warp, readers);
+    if (place_.lane() == 0 && place_.warp() < kCluster) {
+      ptx::mbarrier_arrive_remote(base_ + S::kStageFree + 8 * stage, place_.warp(), readers);
     }
   }
   __device__ __forceinline__ void release_values(int n, int slab, bool last) const {
@@ -139,7 +139,7 @@ class Consumer {
       if (piece == kPieces - 1) write_sums(sum);
       ptx::fence_async_proxy();
       __syncwarp();
-      if (place_.lane == 0) ptx::mbarrier_arrive(full);
+      if (place_.lane() == 0) ptx::mbarrier_arrive(full);
       if (piece == 0) rescale(fresh);
       ptx::mbarrier_wait(full, n / 2 & 1);
 #pragma unroll
@@ -169,7 +169,7 @@ class Consumer {
     ptx::mbarrier_wait(full, parity);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float2 moved = references(other)[place_.row + 8 * r];
+      const float2 moved = references(other)[place_.row() + 8 * r];
       reference_[r] = moved.x;
       factor_[r] = moved.y;
     }
@@ -194,7 +194,7 @@ class Consumer {
       }
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) sum_[r] = sums(other)[place_.row + 8 * r];
+    for (int r = 0; r < 2; ++r) sum_[r] = sums(other)[place_.row() + 8 * r];
     ptx::wgmma_wait<0>();
     release_values(n, kValueSlabs - 1, last);
     finish_tile(n, flag);
@@ -226,7 +226,7 @@ class Consumer {
   __device__ __forceinline__ void begin_rows(int n) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      reference_[r] = call_.init ? kNothing : load_reference(call_, RowPlace(call_, tiles_.known(n), place_.next(r)));
+      reference_[r] = call_.init ? kNothing : load_reference(call_, RowPlace(call_, tiles_.known(n), place_, r));
       sum_[r] = reference_[r] == kNothing ? 0.0F : 1.0F;
     }
   }
@@ -239,7 +239,7 @@ class Consumer {
       const bool covered = row >= tile.row_begin && row < tile.row_end;
       const int begin = max(0, row + tile.low), end = covered ? min(tile.keys, row + tile.high) : 0;
       const unsigned seen = max(0, end - begin);
-      const int first = 2 * place_.quad - begin;
+      const int first = 2 * place_.quad() - begin;
 #pragma unroll
       for (int i = 0; i < kTileKeys / 8; ++i) {
 #pragma unroll
@@ -268,7 +268,7 @@ class Consumer {
       const float moved = (maximum - reference_[r]) * call_.unit > kSlack ? maximum : reference_[r];
       factor_[r] = moved == reference_[r] ? 1.0F : ptx::exp2_approximate((reference_[r] - moved) * call_.unit);
       reference_[r] = moved;
-      if (place_.quad == 0) references(number_)[place_.row + 8 * r] = {reference_[r], factor_[r]};
+      if (place_.quad() == 0) references(number_)[place_.row() + 8 * r] = {reference_[r], factor_[r]};
     }
   }
 
@@ -278,7 +278,7 @@ class Consumer {
     float offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) offset[r] = reference_[r] == kNothing ? 0.0F : reference_[r] * call_.unit;
-    const int row = place_.warp * 16 + place_.lane % 16;
+    const int row = place_.warp() * 16 + place_.lane() % 16;
 #pragma unroll
     for (int block = kBlocks * piece; block < kBlocks * (piece + 1); block += 2) {
       std::uint32_t pairs[4];
@@ -291,7 +291,7 @@ class Consumer {
         sum[r] += e[0] + e[1];
         pairs[i] = ptx::pack<T>(e[0], e[1]);
       }
-      const int column = block % 8 + place_.lane / 16;  // in the atom, of 16 bytes
+      const int column = block % 8 + place_.lane() / 16;  // in the atom, of 16 bytes
       ptx::store_matrices(weights + block / 8 * (kRows * 128) + row * 128 + ((column ^ row % 8) << 4), pairs);
     }
   }
@@ -302,7 +302,7 @@ class Consumer {
       sum[r] += __shfl_xor_sync(0xffffffffU, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffffU, sum[r], 2);
       sum_[r] = sum_[r] * factor_[r] + sum[r];
-      if (place_.quad == 0) sums(number_)[place_.row + 8 * r] = sum_[r];
+      if (place_.quad() == 0) sums(number_)[place_.row() + 8 * r] = sum_[r];
     }
   }
 
