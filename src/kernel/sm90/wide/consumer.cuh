@@ -307,20 +307,22 @@ class Consumer {
   }
 
   __device__ __forceinline__ void rescale(bool fresh) {
-    if (fresh || !__any_sync(0xffffffffU, factor_[0] != 1.0F || factor_[1] != 1.0F)) return;
-    ptx::pin(o_);
+    if (!fresh && __any_sync(0xffffffffU, factor_[0] != 1.0F || factor_[1] != 1.0F)) {
+      ptx::pin(o_);
 #pragma unroll
-    for (int i = 0; i < 32 * kOwned; ++i) o_[i] *= factor_[i / 2 % 2];
+      for (int i = 0; i < 32 * kOwned; ++i) o_[i] *= factor_[i / 2 % 2];
+    }
   }
 
   /// After P·V of tile n: the item's end, if it is that. The next S may be in flight, O is complete.
   __device__ __forceinline__ void finish_tile(int n, int flag) {
-    if ((flag & Tile::kLast) == 0) return;
-    ptx::pin(o_);
-    const Tile tile = tiles_.known(n);
-    store_state<T, kOwned>(call_, tile, place_, o_, reference_, sum_);
-    if (call_.max_logit != nullptr) raise_max_logit(call_, tile, top_);
-    top_ = kNothing;
+    if ((flag & Tile::kLast) != 0) {
+      ptx::pin(o_);
+      const Tile tile = tiles_.known(n);
+      store_state<T, kOwned>(call_, tile, place_, o_, reference_, sum_);
+      if (call_.max_logit != nullptr) raise_max_logit(call_, tile, top_);
+      top_ = kNothing;
+    }
   }
 
   [[nodiscard]] __device__ __forceinline__ float2* references(int consumer) const {

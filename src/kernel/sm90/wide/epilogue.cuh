@@ -113,9 +113,11 @@ __device__ __forceinline__ void store_acc(const ForwardCall& call, const RowPlac
 /// lse of a row, in fp32: the low part is 0, since the sums are no finer. A row that saw nothing keeps what it has.
 __device__ __forceinline__ void store_lse(const ForwardCall& call, const RowPlace& at, float reference, float sum) {
   float* const lse = &call.lse.at(at.batch, at.row, at.head);
-  if (!call.init && (sum == 0 || (sum == 1 && reference == reference_of(call, *lse)))) return;
-  *lse = sum == 0 ? kNothing : reference * call.scale + __logf(sum);
-  if (!call.last && call.lse_low.data != nullptr) call.lse_low.at(at.batch, at.row, at.head) = 0;
+  const bool same = !call.init && (sum == 0 || (sum == 1 && reference == reference_of(call, *lse)));
+  if (!same) {
+    *lse = sum == 0 ? kNothing : reference * call.scale + __logf(sum);
+    if (!call.last && call.lse_low.data != nullptr) call.lse_low.at(at.batch, at.row, at.head) = 0;
+  }
 }
 
 template <int kOwned>
@@ -145,8 +147,7 @@ __device__ __forceinline__ void store_state(const ForwardCall& call, const Tile&
 /// The greatest S that the warp saw, scaled.
 __device__ __forceinline__ void raise_max_logit(const ForwardCall& call, const Tile& tile, float top) {
   for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, step));
-  if (threadIdx.x % 32 != 0 || top == kNothing) return;
-  cuda::raise(call.max_logit + tile.head, top * call.scale);
+  if (threadIdx.x % 32 == 0 && top != kNothing) cuda::raise(call.max_logit + tile.head, top * call.scale);
 }
 
 /// Rows of blocks without a tile: an empty state begins, an open one ends. The consumers' warps of all CTAs share them.
