@@ -82,6 +82,18 @@ struct Call {
   return !reason;
 }
 
+/// The problem as near as a kernel serves it: those of CUDA devices may take 16 bits and multiples of 8 alone.
+[[nodiscard]] inline Problem nearest_served(const Kernel& kernel, Problem problem) {
+  if (kernel.capabilities().device != Device::Kind::cuda || serves(kernel, problem)) return problem;
+  Problem near = problem;
+  if (near.dtype == DType::fp32) near.dtype = DType::bf16;
+  if (serves(kernel, near)) return near;
+  const auto step = [](int dim) { return (dim + 7) / 8 * 8; };
+  near.d = step(near.d);
+  near.d_v = step(near.d_v);
+  return serves(kernel, near) ? near : problem;
+}
+
 /// Owns the tensors of a problem (no sink) and runs one kernel on them. Gradients are the kernel's own fp32.
 class KernelDriver {
  public:
