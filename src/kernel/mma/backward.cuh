@@ -96,15 +96,14 @@ __device__ void store_gradient(const View& to, const TilePlace& place, int rows,
     for (int h = 0; h < 2; ++h) {
       const std::int64_t row = place.first + at.tile_row(m, h);
       if (row >= rows) continue;
+      float2 values[S::kSumBlocks] = {};
+      if (!init) load_sums<S>(to, place.batch, row, place.head, dim, at, values);
 #pragma unroll
       for (int n = 0; n < S::kSumBlocks; ++n) {
-        const int column = at.sum_column(n);
-        if (column >= dim) continue;
-        float2 pair = {0, 0};
-        if (!init) pair = load_pair(to, place.batch, row, place.head, column);
-        store_pair<T>(to, place.batch, row, place.head, column, fmaf(sums[m][n][2 * h], scale, pair.x),
-                      fmaf(sums[m][n][2 * h + 1], scale, pair.y));
+        values[n].x = fmaf(sums[m][n][2 * h], scale, values[n].x);
+        values[n].y = fmaf(sums[m][n][2 * h + 1], scale, values[n].y);
       }
+      store_sums<T, S>(to, place.batch, row, place.head, dim, at, values);
     }
   }
 }
@@ -134,6 +133,7 @@ struct Backward {
         column_view0(kKeys ? c.q : c.k),
         column_view1(kKeys ? c.dout : c.v) {
     const int valid = static_cast<int>(min(call.walk.rows - place.first, std::int64_t{call.walk.tile_rows}));
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       row_tile[i] = shared_address(memory.rows[i]);
       column_tile[i] = shared_address(memory.columns[i]);
@@ -142,7 +142,9 @@ struct Backward {
     }
     statistics.columns = memory.statistics;
     if constexpr (!kKeys) {
+#pragma unroll
       for (int m = 0; m < S::kStrips; ++m) {
+#pragma unroll
         for (int h = 0; h < 2; ++h) {
           const std::int64_t row = place.first + at.tile_row(m, h);
           if (row < call.walk.rows) statistics.rows[m][h] = RowStatistics(call, place.batch, row, place.head);

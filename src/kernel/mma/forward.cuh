@@ -63,14 +63,12 @@ __device__ void start(const ForwardCall& call, const TilePlace& place, const Pos
       const float weight = empty ? 0 : exp2f(static_cast<float>(lse * kLog2E - base));
       state.softmax.base[m][h] = base;
       state.softmax.sum[m][h] = at.part == 0 && at.column == 0 ? weight : 0;
+      float2 values[S::kSumBlocks] = {};
+      if (!empty) load_sums<S>(call.acc, place.batch, row, place.head, call.d_v, at, values);
 #pragma unroll
       for (int n = 0; n < S::kSumBlocks; ++n) {
-        float2 pair = {0, 0};
-        if (!empty && at.sum_column(n) < call.d_v) {
-          pair = load_pair(call.acc, place.batch, row, place.head, at.sum_column(n));
-        }
-        state.sums[m][n][2 * h] = pair.x * weight;
-        state.sums[m][n][2 * h + 1] = pair.y * weight;
+        state.sums[m][n][2 * h] = values[n].x * weight;
+        state.sums[m][n][2 * h + 1] = values[n].y * weight;
       }
     }
   }
@@ -212,16 +210,6 @@ __device__ inline void store_lse(const ForwardCall& call, const TilePlace& place
   *call.lse_low.at<float>(place.batch, row, place.head) = static_cast<float>(low);
 }
 
-/// Raises a float to a value: the order of floats is that of their bits as integers, turned round where negative.
-__device__ inline void raise(float* to, float value) {
-  value += 0.0F;  // -0 becomes 0
-  if (value >= 0) {
-    atomicMax(reinterpret_cast<int*>(to), __float_as_int(value));
-  } else {
-    atomicMin(reinterpret_cast<unsigned*>(to), __float_as_uint(value));
-  }
-}
-
 template <class T, class S>
 __device__ void finish(const ForwardCall& call, const TilePlace& place, const Position<S>& at,
                        const ForwardMemory<S>& memory, ForwardState<S>& state) {
@@ -239,19 +227,19 @@ __device__ void finish(const ForwardCall& call, const TilePlace& place, const Po
       if (at.part == 0 && at.column == 0) {
         store_lse(call, place, row, Softmax<S>::finite(softmax.base[m][h]) * kLn2 + static_cast<double>(logf(sum)));
       }
+      float2 values[S::kSumBlocks];
 #pragma unroll
       for (int n = 0; n < S::kSumBlocks; ++n) {
-        if (at.sum_column(n) >= call.d_v) continue;
-        store_pair<T>(to, place.batch, row, place.head, at.sum_column(n), state.sums[m][n][2 * h] * inverse,
-                      state.sums[m][n][2 * h + 1] * inverse);
+        values[n] = {state.sums[m][n][2 * h] * inverse, state.sums[m][n][2 * h + 1] * inverse};
       }
+      store_sums<T, S>(to, place.batch, row, place.head, call.d_v, at, values);
     }
   }
   if (call.max_logit == nullptr) return;
   float top = softmax.top;
   for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, step));
   if (at.lane == 0 && top > kMinusInfinity) {
-    raise(call.max_logit + place.head, static_cast<float>(top * call.scale));
+    cuda::raise(call.max_logit + place.head, static_cast<float>(top * call.scale));
   }
 }
 

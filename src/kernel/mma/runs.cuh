@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernel/cuda/contract.cuh"
 #include "kernel/mma/calls.cuh"
 #include "kernel/mma/tiling.hpp"
 
@@ -37,12 +38,6 @@ struct TilePlace {
   }
 };
 
-/// A band's edge; beyond 2^61 it is as good as no bound, and sums with positions don't overflow.
-[[nodiscard]] __device__ inline std::int64_t clamp_edge(std::int64_t edge) {
-  constexpr std::int64_t kFar = std::int64_t{1} << 61;
-  return edge > kFar ? kFar : edge < -kFar ? -kFar : edge;
-}
-
 [[nodiscard]] __device__ inline int clamp_offset(std::int64_t offset) {
   constexpr std::int64_t kFar = std::int64_t{1} << 30;  // more than any buffer has rows
   return static_cast<int>(offset > kFar ? kFar : offset < -kFar ? -kFar : offset);
@@ -59,7 +54,7 @@ struct TilePlace {
   const std::int64_t shift = slice.q_begin - place.first;  // the slice's first row, counted from the tile's
   const std::int64_t begin = max(-shift, std::int64_t{0}), end = min(rows - shift, slice.q_len);
   if (slice.batch != place.batch || begin >= end) return run;
-  const std::int64_t left = clamp_edge(slice.left), right = clamp_edge(slice.right);
+  const std::int64_t left = cuda::clamp_edge(slice.left), right = cuda::clamp_edge(slice.right);
   const std::int64_t diagonal = slice.q_pos - slice.k_pos;  // the column at row 0's position
   const std::int64_t first = max(std::int64_t{0}, diagonal + begin - left);
   const std::int64_t after = min(slice.k_len, diagonal + end - 1 + right + 1);

@@ -49,31 +49,35 @@ struct Source {
       : data(view.at<const std::uint16_t>(batch, 0, head)), stride(view.row), dim(width), vectors(view.vectors) {}
 };
 
+/// Eight elements that are not aligned.
+__device__ inline void copy_elements(std::uint32_t to, const std::uint16_t* from, bool valid) {
+  std::uint32_t words[4] = {};
+  for (int i = 0; valid && i < 4; ++i) words[i] = from[2 * i] | static_cast<std::uint32_t>(from[2 * i + 1]) << 16;
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
+}
+
 /// Begins to copy rows [first, first + valid) to the first of `rows` rows of a tile; the others, and what lies between
 /// the dim and the next multiple of 16, become 0.
 template <class S>
 __device__ void load_rows(const Source& from, std::int64_t first, int valid, int rows, std::uint32_t tile) {
   constexpr int kLanes = S::kWidth / 8 < 32 ? S::kWidth / 8 : 32;  // that share a row
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const int pieces = (from.dim + 15) / 16 * 2;
-  for (int row = thread / kLanes; row < rows; row += threads / kLanes) {
-    const std::uint16_t* source = from.data + (first + (row < valid ? row : 0)) * from.stride;
+  const int first_row = static_cast<int>(threadIdx.x) / kLanes, step = static_cast<int>(blockDim.x) / kLanes;
 #pragma unroll
-    for (int p = 0; p < S::kWidth / 8; p += kLanes) {
-      const int piece = p + thread % kLanes;
-      if (piece >= pieces) continue;
-      const bool real = row < valid && piece * 8 < from.dim;
+  for (int p = 0; p < S::kWidth / 8; p += kLanes) {
+    const int piece = p + static_cast<int>(threadIdx.x) % kLanes;
+    if (piece * 8 >= (from.dim + 15) / 16 * 16) continue;
+    const int real_rows = piece * 8 < from.dim ? valid : 0;
+    const std::uint16_t* source = from.data + (first + first_row) * from.stride + piece * 8;
+#pragma unroll 4
+    for (int row = first_row; row < rows; row += step, source += step * from.stride) {
       const std::uint32_t to = tile + row * S::kPitch + swizzled(piece, row);
-      const std::uint16_t* at = real ? source + piece * 8 : from.data;
       if (from.vectors) {
-        copy_async(to, at, real);
-        continue;
+        copy_async(to, source, row < real_rows);
+      } else {
+        copy_elements(to, source, row < real_rows);
       }
-      std::uint32_t words[4] = {};
-      for (int i = 0; real && i < 4; ++i) words[i] = at[2 * i] | static_cast<std::uint32_t>(at[2 * i + 1]) << 16;
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
-                   "r"(words[3])
-                   : "memory");
     }
   }
 }
@@ -299,33 +303,45 @@ __device__ void add_visible_in_turn(const Visible& visible, const Weights<S>& we
   memcpy(sums, copy, sizeof copy);
 }
 
-/// Elements column, column + 1 of a row, in the view's dtype.
-template <class T>
-__device__ void store_pair(const View& view, std::int64_t b, std::int64_t row, int head, int column, float x, float y) {
-  if (view.dtype == DType::fp32) {
-    float* to = view.at<float>(b, row, head) + column;
+/// What a thread holds of a row of fp32.
+template <class S>
+__device__ void load_sums(const View& view, std::int64_t b, std::int64_t row, int head, int dim, const Position<S>& at,
+                          float2 (&values)[S::kSumBlocks]) {
+  const float* from = view.at<float>(b, row, head);
+#pragma unroll
+  for (int n = 0; n < S::kSumBlocks; ++n) {
+    const int column = at.sum_column(n);
+    values[n] = {0, 0};
+    if (column >= dim) continue;
     if (view.vectors) {
-      *reinterpret_cast<float2*>(to) = {x, y};
+      values[n] = *reinterpret_cast<const float2*>(from + column);
     } else {
-      to[0] = x;
-      to[1] = y;
+      values[n] = {from[column], from[column + 1]};
     }
-    return;
-  }
-  T* to = view.at<T>(b, row, head) + column;
-  if (view.vectors) {
-    *reinterpret_cast<std::uint32_t*>(to) = pack<T>(x, y);
-  } else {
-    to[0] = cuda::narrow<T>(x);
-    to[1] = cuda::narrow<T>(y);
   }
 }
 
-/// The same of an fp32 view.
-[[nodiscard]] __device__ inline float2 load_pair(const View& view, std::int64_t b, std::int64_t row, int head,
-                                                 int column) {
-  const float* from = view.at<float>(b, row, head) + column;
-  return view.vectors ? *reinterpret_cast<const float2*>(from) : float2{from[0], from[1]};
+/// Writes them in the view's dtype.
+template <class T, class S>
+__device__ void store_sums(const View& view, std::int64_t b, std::int64_t row, int head, int dim, const Position<S>& at,
+                           const float2 (&values)[S::kSumBlocks]) {
+  float* const wide = view.at<float>(b, row, head);
+  T* const narrow = view.at<T>(b, row, head);
+#pragma unroll
+  for (int n = 0; n < S::kSumBlocks; ++n) {
+    const int column = at.sum_column(n);
+    if (column >= dim) continue;
+    const float x = values[n].x, y = values[n].y;
+    if (view.dtype == DType::fp32) {
+      wide[column] = x;
+      wide[column + 1] = y;
+    } else if (view.vectors) {
+      *reinterpret_cast<std::uint32_t*>(narrow + column) = pack<T>(x, y);
+    } else {
+      narrow[column] = cuda::narrow<T>(x);
+      narrow[column + 1] = cuda::narrow<T>(y);
+    }
+  }
 }
 
 }  // namespace rotunda::mma

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "base/cuda/check.hpp"
+#include "kernel/cuda/contract.cuh"
 #include "kernel/elementwise/cuda/vectors.cuh"
 #include "kernel/kernel.hpp"
 
@@ -66,6 +67,8 @@ __device__ inline void store(const DeviceView& view, std::int64_t b, std::int64_
   }
 }
 
+using cuda::clamp_edge;
+using cuda::raise;
 using cuda::widen;
 
 template <class T>
@@ -198,12 +201,6 @@ __device__ void accumulate_visible(const double* scores, const unsigned* visible
   });
 }
 
-/// A band's edge; beyond 2^61 it is as good as no bound, and sums with positions don't overflow.
-__device__ inline std::int64_t clamp_edge(std::int64_t edge) {
-  constexpr std::int64_t kFar = std::int64_t{1} << 61;
-  return edge > kFar ? kFar : edge < -kFar ? -kFar : edge;
-}
-
 /// The keys [begin, end) of the slice that its row i sees; begin >= end where there are none.
 struct KeyRange {
   std::int64_t begin, end;
@@ -249,16 +246,6 @@ struct TilePlace {
     batch = n / heads / tiles;
   }
 };
-
-/// Raises a float to a value: the order of floats is that of their bits as integers, turned round where negative.
-__device__ inline void raise(float* to, float value) {
-  value += 0.0F;  // -0 becomes 0
-  if (value >= 0) {
-    atomicMax(reinterpret_cast<int*>(to), __float_as_int(value));
-  } else {
-    atomicMin(reinterpret_cast<unsigned*>(to), __float_as_uint(value));
-  }
-}
 
 /// Calls launch(std::integral_constant<int, n>) with the columns a warp needs for `dim`.
 template <class Launch>
