@@ -200,41 +200,46 @@ struct Backward {
   __device__ void add_runs(int first_head, int end_head) {
     const RunList& runs = *memory.runs;
     const bool one_buffer = call.walk.one_buffer;
-    Cursor cursor(runs, first_head, end_head);
-    if (cursor.done()) return;
-    Visible visible(runs, cursor, S::kColumns);
-    if constexpr (kKeys) fetch_statistics(visible, cursor.head);
-    load(1, visible, cursor.head);
-    while (!cursor.done()) {
-      const bool full = visible.full(call.walk.tile_rows, S::kColumns);
-      const int head = cursor.head;
+    Cursor cursor;
+    int head = first_head;
+    if (cursor.done(runs) || head == end_head) return;
+    const auto seen = [&] { return Visible(runs, cursor, S::kColumns); };
+    if constexpr (kKeys) fetch_statistics(seen(), head);
+    load(1, seen(), head);
+    while (head != end_head) {
       if constexpr (kKeys) publish_statistics();
       arrive();  // second columns are here, the first and the weights before have been used
-      if (!one_buffer) load(0, visible, head);
+      if (!one_buffer) load(0, seen(), head);
       Scores<S> p, ds;
       score(1, ds);
       if (one_buffer) {
-        reload(0, visible, head);
+        reload(0, seen(), head);
       } else {
         arrive();
       }
-      const Visible now = visible;
+      const Cursor now = cursor;
+      const int head_now = head;
       cursor.advance(runs, S::kColumns);
-      const bool more = !cursor.done();
+      if (cursor.done(runs)) {
+        cursor = {};
+        ++head;
+      }
+      const bool more = head != end_head;
       if (more) {
-        visible = Visible(runs, cursor, S::kColumns);
-        if constexpr (kKeys) fetch_statistics(visible, cursor.head);
-        if (!kKeys && !one_buffer) load(1, visible, cursor.head);
+        if constexpr (kKeys) fetch_statistics(seen(), head);
+        if (!kKeys && !one_buffer) load(1, seen(), head);
       }
       score(0, p);
-      weigh<S, kPass>(now, full, statistics, call.scale_log2, at, p, ds);
+      const Visible visible(runs, now, S::kColumns);  // not before: the scores need the registers
+      const bool full = visible.full(call.walk.tile_rows, S::kColumns);
+      weigh<S, kPass>(visible, full, statistics, call.scale_log2, at, p, ds);
       const auto load_next = [&] {
-        if (more) load(1, visible, cursor.head);
+        if (more) load(1, seen(), head);
       };
       if constexpr (kKeys) {
-        add_keys(now, full, head, p, ds, load_next);
+        add_keys(visible, full, head_now, p, ds, load_next);
       } else {
-        add_queries(now, full, ds);
+        add_queries(visible, full, ds);
       }
       if (!one_buffer) continue;
       __syncthreads();
@@ -296,11 +301,11 @@ __global__ void __launch_bounds__(S::kMaxThreads, S::kBlocks) backward_kernel(co
     block.add_runs(first_head, end_head);
   }
   wait_for_groups<0>();
+  const Position<S> at(fresh_thread());
   const View& first_gradient = kKeys ? call.dk : call.dq;
-  store_gradient<T, S>(first_gradient, block.place, call.walk.rows, call.d, call.init, call.scale, block.at,
-                       block.sums0);
+  store_gradient<T, S>(first_gradient, block.place, call.walk.rows, call.d, call.init, call.scale, at, block.sums0);
   if constexpr (kKeys) {
-    store_gradient<T, S>(call.dv, block.place, call.walk.rows, call.d_v, call.init, 1, block.at, block.sums1);
+    store_gradient<T, S>(call.dv, block.place, call.walk.rows, call.d_v, call.init, 1, at, block.sums1);
   }
 }
 

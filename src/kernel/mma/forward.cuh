@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(S::kMaxThreads, S::kBlocks) forward_kernel(con
   };
 
   ForwardState<S> state;
-  start(call, place, at, state);
+  start(call, place, Position<S>(fresh_thread()), state);
   const auto valid = static_cast<int>(min(call.walk.rows - place.first, std::int64_t{rows}));
   load_rows<S>(Source(call.q, place.batch, place.head, call.d), place.first, valid, rows, shared_address(memory.q));
   const std::uint32_t left = left_address<S>(shared_address(memory.q), at), right = right_address<S>(k_tile, at);
@@ -270,21 +270,21 @@ __global__ void __launch_bounds__(S::kMaxThreads, S::kBlocks) forward_kernel(con
 
   for (int first = 0; first < call.walk.slice_count; first += kRuns) {
     find_runs<false>(call.walk, place, rows, first, *memory.runs);
-    Cursor cursor(*memory.runs, 0, 1);
-    if (cursor.done()) continue;
+    Cursor cursor;
+    if (cursor.done(*memory.runs)) continue;
     load_k(Visible(*memory.runs, cursor, S::kColumns));
     close_group();
-    while (!cursor.done()) {
-      const Visible visible(*memory.runs, cursor, S::kColumns);
-      const bool full = visible.full(rows, S::kColumns);
+    while (!cursor.done(*memory.runs)) {
       wait_for_groups<0>();
       __syncthreads();  // the keys are here, and the values before have been used
       if (!call.walk.one_buffer) {
-        load_v(visible);
+        load_v(Visible(*memory.runs, cursor, S::kColumns));
         close_group();
       }
       Scores<S> scores;
       make_scores<T, S>(left, right, call.d, scores);
+      const Visible visible(*memory.runs, cursor, S::kColumns);  // not before: the scores need the registers
+      const bool full = visible.full(rows, S::kColumns);
       if (call.walk.one_buffer) {
         __syncthreads();
         load_v(visible);
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(S::kMaxThreads, S::kBlocks) forward_kernel(con
       cursor.advance(*memory.runs, S::kColumns);
       const bool careful = !full && has_bad<T, S>(memory.v, visible.count, call.d_v);
       const auto load_next = [&] {
-        if (!cursor.done()) load_k(Visible(*memory.runs, cursor, S::kColumns));
+        if (!cursor.done(*memory.runs)) load_k(Visible(*memory.runs, cursor, S::kColumns));
         close_group();
       };
       if (!call.walk.one_buffer) load_next();
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(S::kMaxThreads, S::kBlocks) forward_kernel(con
   }
   wait_for_groups<0>();
   __syncthreads();
-  finish<T, S>(call, place, at, memory, state);
+  finish<T, S>(call, place, Position<S>(fresh_thread()), memory, state);
 }
 
 template <class T>

@@ -13,6 +13,13 @@ namespace rotunda::mma {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
 }
 
+/// threadIdx.x, read anew: what is computed from it is not kept in registers from one use to the next.
+[[nodiscard]] __device__ inline int fresh_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 /// Copies 16 bytes from global to shared memory in the background; writes zeros where not `valid`.
 __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");

@@ -87,21 +87,16 @@ __device__ void find_runs(const Walk& walk, const TilePlace& place, int rows, in
   __syncthreads();
 }
 
-/// Goes through the tiles of a list's runs, for one head of the columns after another.
+/// Goes through the tiles of a list's runs.
 struct Cursor {
-  int head, last_head;
   int run = 0, column = 0;
 
-  __device__ Cursor(const RunList& list, int first_head, int end_head)
-      : head(list.count > 0 ? first_head : end_head), last_head(end_head) {}
-  [[nodiscard]] __device__ bool done() const { return head == last_head; }
+  [[nodiscard]] __device__ bool done(const RunList& list) const { return run >= list.count; }
   __device__ void advance(const RunList& list, int columns) {
     column += columns;
     if (column < list.at[run].count) return;
     column = 0;
-    if (++run < list.count) return;
-    run = 0;
-    ++head;
+    ++run;
   }
 };
 

@@ -17,10 +17,18 @@ namespace rotunda::mma {
 /// Where a thread stands in its block.
 template <class S>
 struct Position {
-  int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  int team = warp / S::kParts, part = warp % S::kParts;
-  int first_row = team * S::kTeamRows;        ///< of the team
-  int row = lane / 4, column = lane % 4 * 2;  ///< of a fragment (ptx.cuh, multiply)
+  int warp, lane, team, part;
+  int first_row;    ///< of the team
+  int row, column;  ///< of a fragment (ptx.cuh, multiply)
+
+  __device__ explicit Position(int thread = static_cast<int>(threadIdx.x))
+      : warp(thread / 32),
+        lane(thread % 32),
+        team(warp / S::kParts),
+        part(warp % S::kParts),
+        first_row(team * S::kTeamRows),
+        row(lane / 4),
+        column(lane % 4 * 2) {}
 
   /// Row of the tile that element 2·half of strip `strip` of a fragment belongs to.
   [[nodiscard]] __device__ int tile_row(int strip, int half) const { return first_row + 16 * strip + 8 * half + row; }
@@ -35,7 +43,7 @@ struct Position {
 };
 
 [[nodiscard]] __device__ inline std::uint32_t swizzled(int piece, int row) {
-  return static_cast<std::uint32_t>(piece / 8 * 128 + ((piece % 8) ^ (row % 8)) * 16);
+  return static_cast<std::uint32_t>((piece >> 3) * 128 + ((piece ^ row) & 7) * 16);  // neither is negative
 }
 
 /// Rows of one head in global memory.
@@ -63,20 +71,24 @@ __device__ inline void copy_elements(std::uint32_t to, const std::uint16_t* from
 template <class S>
 __device__ void load_rows(const Source& from, std::int64_t first, int valid, int rows, std::uint32_t tile) {
   constexpr int kLanes = S::kWidth / 8 < 32 ? S::kWidth / 8 : 32;  // that share a row
-  const int first_row = static_cast<int>(threadIdx.x) / kLanes, step = static_cast<int>(blockDim.x) / kLanes;
+  const int thread = fresh_thread();
+  const int first_row = thread / kLanes, step = static_cast<int>(blockDim.x) / kLanes;
 #pragma unroll
   for (int p = 0; p < S::kWidth / 8; p += kLanes) {
-    const int piece = p + static_cast<int>(threadIdx.x) % kLanes;
+    const int piece = p + thread % kLanes;
     if (piece * 8 >= (from.dim + 15) / 16 * 16) continue;
     const int real_rows = piece * 8 < from.dim ? valid : 0;
     const std::uint16_t* source = from.data + (first + first_row) * from.stride + piece * 8;
+    const auto place = [&](int row) { return tile + row * S::kPitch + swizzled(piece, row); };
+    if (from.vectors) {
 #pragma unroll 4
-    for (int row = first_row; row < rows; row += step, source += step * from.stride) {
-      const std::uint32_t to = tile + row * S::kPitch + swizzled(piece, row);
-      if (from.vectors) {
-        copy_async(to, source, row < real_rows);
-      } else {
-        copy_elements(to, source, row < real_rows);
+      for (int row = first_row; row < rows; row += step, source += step * from.stride) {
+        copy_async(place(row), source, row < real_rows);
+      }
+    } else {
+#pragma unroll 1
+      for (int row = first_row; row < rows; row += step, source += step * from.stride) {
+        copy_elements(place(row), source, row < real_rows);
       }
     }
   }
@@ -104,34 +116,33 @@ using Scores = float[S::kStrips][S::kScoreBlocks][4];
 template <class S>
 using Sums = float[S::kStrips][S::kSumBlocks][4];
 
-/// scores += left·rightᵀ over 16 elements of the head dim.
+template <class S>
+using Left = std::uint32_t[S::kStrips][4];
+/// One or two blocks of 8 columns.
+template <class S>
+using Right = std::uint32_t[S::kScoreBlocks > 1 ? 4 : 2];
+
+template <class S>
+__device__ void load_left(std::uint32_t address, Left<S>& a) {
+#pragma unroll
+  for (int m = 0; m < S::kStrips; ++m) load_blocks(a[m], address + m * 16 * S::kPitch);
+}
+
+/// scores of block n and, if there is one, n + 1.
 template <class T, class S>
-__device__ void add_score_step(std::uint32_t left, std::uint32_t right, Scores<S>& scores) {
-  std::uint32_t a[S::kStrips][4];
+__device__ void multiply_blocks(const Left<S>& a, const Right<S>& b, int n, Scores<S>& scores) {
 #pragma unroll
-  for (int m = 0; m < S::kStrips; ++m) load_blocks(a[m], left + m * 16 * S::kPitch);
-  if constexpr (S::kScoreBlocks == 1) {
-    std::uint32_t b[2];
-    load_blocks(b, right);
-#pragma unroll
-    for (int m = 0; m < S::kStrips; ++m) multiply<T>(scores[m][0], a[m], b[0], b[1]);
-  } else {
-#pragma unroll
-    for (int n = 0; n < S::kScoreBlocks; n += 2) {
-      std::uint32_t b[4];
-      load_blocks(b, right + n * 8 * S::kPitch);
-#pragma unroll
-      for (int m = 0; m < S::kStrips; ++m) {
-        multiply<T>(scores[m][n], a[m], b[0], b[1]);
-        multiply<T>(scores[m][n + 1], a[m], b[2], b[3]);
-      }
-    }
+  for (int m = 0; m < S::kStrips; ++m) {
+    multiply<T>(scores[m][n], a[m], b[0], b[1]);
+    if constexpr (S::kScoreBlocks > 1) multiply<T>(scores[m][n + 1], a[m], b[2], b[3]);
   }
 }
 
-/// scores = left·rightᵀ over `dim` elements, from lane addresses.
+/// scores = left·rightᵀ over `dim` elements, from lane addresses. What a product needs is loaded while the one before
+/// it runs; the last of these loads is for nothing, but within shared memory.
 template <class T, class S>
 __device__ void make_scores(std::uint32_t left, std::uint32_t right, int dim, Scores<S>& scores) {
+  constexpr int kPairs = S::kScoreBlocks > 1 ? S::kScoreBlocks / 2 : 1;  // of blocks of 8 columns
 #pragma unroll
   for (int m = 0; m < S::kStrips; ++m) {
 #pragma unroll
@@ -140,16 +151,36 @@ __device__ void make_scores(std::uint32_t left, std::uint32_t right, int dim, Sc
       for (int e = 0; e < 4; ++e) scores[m][n][e] = 0;
     }
   }
+  Left<S> a[2];
+  Right<S> b[2];
   int steps = (dim + 15) / 16;
+  load_left<S>(left, a[0]);
+  load_blocks(b[0], right);
 #pragma unroll 1
   for (; steps >= 4; steps -= 4) {
 #pragma unroll
-    for (std::uint32_t s = 0; s < 4; ++s) add_score_step<T, S>(left ^ s * 32, right ^ s * 32, scores);
+    for (std::uint32_t i = 0; i < 4 * kPairs; ++i) {
+      const std::uint32_t step = i / kPairs, next = (i + 1) / kPairs;
+      const std::uint32_t beyond = next / 4 * 128, swap = next % 4 * 32;
+      load_blocks(b[(i + 1) % 2], (right ^ swap) + beyond + (i + 1) % kPairs * 16 * S::kPitch);
+      if (i % kPairs == 0) {
+        const std::uint32_t after = step + 1;
+        load_left<S>((left ^ after % 4 * 32) + after / 4 * 128, a[after % 2]);
+      }
+      multiply_blocks<T, S>(a[step % 2], b[i % 2], static_cast<int>(i % kPairs * 2), scores);
+    }
     left += 128;
     right += 128;
   }
 #pragma unroll 1
-  for (std::uint32_t s = 0; s < steps; ++s) add_score_step<T, S>(left ^ s * 32, right ^ s * 32, scores);
+  for (std::uint32_t s = 0; s < steps; ++s) {
+    load_left<S>(left ^ s * 32, a[0]);
+#pragma unroll
+    for (int n = 0; n < kPairs; ++n) {
+      load_blocks(b[0], (right ^ s * 32) + n * 16 * S::kPitch);
+      multiply_blocks<T, S>(a[0], b[0], n * 2, scores);
+    }
+  }
 }
 
 /// Scores as weights in 16 bits: the two elements of row l / 4 of each block, and those of row l / 4 + 8.
@@ -191,8 +222,7 @@ __device__ void store_weights(const Weights<S>& weights, const Position<S>& at, 
 
 /// The left side of a product, 16 columns of it: from the warp's registers where it has all of them.
 template <class S>
-__device__ void load_weights(const Weights<S>& weights, std::uint32_t address, int step,
-                             std::uint32_t (&a)[S::kStrips][4]) {
+__device__ void load_weights(const Weights<S>& weights, std::uint32_t address, int step, Left<S>& a) {
 #pragma unroll
   for (int m = 0; m < S::kStrips; ++m) {
     if constexpr (S::kParts == 1) {
@@ -206,25 +236,57 @@ __device__ void load_weights(const Weights<S>& weights, std::uint32_t address, i
   }
 }
 
-/// sums += weights·tile for the first `blocks` of the warp's blocks of 16 columns, all of them if kAll.
-template <class T, class S, bool kAll>
+/// Where block n of 16 columns of a lane's rows 16·step … lies.
+template <class S>
+[[nodiscard]] __device__ std::uint32_t sum_block(std::uint32_t tile, int step, int n) {
+  const int piece = 2 * S::kParts * n;  // beyond the lane address
+  return (tile ^ piece % 8 * 16) + piece / 8 * 128 + step * 16 * S::kPitch;
+}
+
+template <class T, class S>
+__device__ void multiply_sum_block(const Left<S>& a, const std::uint32_t (&b)[4], int n, Sums<S>& sums) {
+#pragma unroll
+  for (int m = 0; m < S::kStrips; ++m) {
+    multiply<T>(sums[m][2 * n], a[m], b[0], b[1]);
+    multiply<T>(sums[m][2 * n + 1], a[m], b[2], b[3]);
+  }
+}
+
+/// sums += weights·tile for all blocks of 16 columns of the warp: what a product needs is loaded two products ahead.
+template <class T, class S>
+__device__ void add_all_blocks(const Weights<S>& weights, std::uint32_t weight_address, std::uint32_t tile,
+                               Sums<S>& sums) {
+  constexpr int kBlocks = S::kSumBlocks / 2, kSteps = S::kColumns / 16, kProducts = kBlocks * kSteps;
+  Left<S> a[2];
+  std::uint32_t b[3][4];
+  load_weights<S>(weights, weight_address, 0, a[0]);
+  load_blocks_transposed(b[0], sum_block<S>(tile, 0, 0));
+  load_blocks_transposed(b[1], sum_block<S>(tile, 1 / kBlocks, 1 % kBlocks));
+#pragma unroll
+  for (int i = 0; i < kProducts; ++i) {
+    const int step = i / kBlocks, ahead = i + 2;
+    if (ahead < kProducts) {
+      load_blocks_transposed(b[ahead % 3], sum_block<S>(tile, ahead / kBlocks, ahead % kBlocks));
+    }
+    if (i % kBlocks == 0 && step + 1 < kSteps) load_weights<S>(weights, weight_address, step + 1, a[(step + 1) % 2]);
+    multiply_sum_block<T, S>(a[step % 2], b[i % 3], i % kBlocks, sums);
+  }
+}
+
+/// The same for the first `blocks` of them.
+template <class T, class S>
 __device__ void add_blocks(const Weights<S>& weights, std::uint32_t weight_address, std::uint32_t tile, int blocks,
                            Sums<S>& sums) {
 #pragma unroll
   for (int step = 0; step < S::kColumns / 16; ++step) {
-    std::uint32_t a[S::kStrips][4];
+    Left<S> a;
     load_weights<S>(weights, weight_address, step, a);
 #pragma unroll
     for (int n = 0; n < S::kSumBlocks / 2; ++n) {
-      if (!kAll && n >= blocks) continue;
-      const int piece = 2 * S::kParts * n;  // beyond the lane address
+      if (n >= blocks) continue;
       std::uint32_t b[4];
-      load_blocks_transposed(b, (tile ^ piece % 8 * 16) + piece / 8 * 128 + step * 16 * S::kPitch);
-#pragma unroll
-      for (int m = 0; m < S::kStrips; ++m) {
-        multiply<T>(sums[m][2 * n], a[m], b[0], b[1]);
-        multiply<T>(sums[m][2 * n + 1], a[m], b[2], b[3]);
-      }
+      load_blocks_transposed(b, sum_block<S>(tile, step, n));
+      multiply_sum_block<T, S>(a, b, n, sums);
     }
   }
 }
@@ -236,9 +298,9 @@ __device__ void add_product(const Weights<S>& weights, const char* team, std::ui
   const std::uint32_t address = shared_address(team) + at.lane % 16 * S::kWeightPitch + at.lane / 16 * 16;
   const int blocks = at.sum_blocks(dim);
   if (blocks == S::kSumBlocks / 2) {
-    add_blocks<T, S, true>(weights, address, sum_address<S>(tile, at), blocks, sums);
+    add_all_blocks<T, S>(weights, address, sum_address<S>(tile, at), sums);
   } else {
-    add_blocks<T, S, false>(weights, address, sum_address<S>(tile, at), blocks, sums);
+    add_blocks<T, S>(weights, address, sum_address<S>(tile, at), blocks, sums);
   }
 }
 
