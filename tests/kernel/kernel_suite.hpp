@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernel/kernel.hpp"
+#include "kernel_driver.hpp"
 #include "problem/defaults.hpp"
 
 namespace rotunda {
@@ -30,7 +31,7 @@ class KernelSuite : public ::testing::TestWithParam<SuiteCase> {
   /// A problem of the suite as the case wants it; without gradients, where the kernel has none for it.
   [[nodiscard]] static Problem adapt(Problem problem) {
     problem.max_logit &= kernel().capabilities().row_max;  // as a plan would not ask for it
-    if (!GetParam().wide) return problem;
+    if (!GetParam().wide) return testing::nearest_served(kernel(), problem);
     const auto widen = [](int dim) { return std::min(256 + (dim + 7) / 8 * 8, 512); };
     if (problem.scale == default_scale(problem.d)) problem.scale = 0;
     problem.d = widen(problem.d);

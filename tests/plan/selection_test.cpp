@@ -53,7 +53,7 @@ TEST(Selection, KeepsDocumentsWhole) {
 TEST(Selection, RefusesWithEveryReason) {
   PlanOptions options;
   options.kernel = "fa4";
-  expect_refused(options, ErrorKind::unsupported, "not in this build");
+  expect_refused(options, ErrorKind::unsupported, "fa4");  // not in this build, or no device for it
   options.kernel = "fastest";
   expect_refused(options, ErrorKind::bad_input, "cpu, reference");
   options = {};

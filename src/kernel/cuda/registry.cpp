@@ -1,5 +1,6 @@
 // The kernels that run on CUDA devices, in order of preference.
 #include "kernel/kernel.hpp"
+#include "kernel/mma/mma_kernel.hpp"
 #include "kernel/reference/cuda/cuda_reference_kernel.hpp"
 #include "kernel/sm90/sm90_kernel.hpp"
 #ifdef ROTUNDA_WITH_CUDNN
@@ -20,6 +21,7 @@ std::vector<const Kernel*> cuda_kernels() {
   list.push_back(&cudnn_kernel());
 #endif
   list.push_back(&sm90_kernel());
+  list.push_back(&mma_kernel());
   list.push_back(&cuda_reference_kernel());
   return list;
 }

@@ -14,7 +14,7 @@
 
 #include "base/cuda/check.hpp"
 #include "base/cuda/vectors.cuh"
-#include "kernel/elementwise/cuda/raise.cuh"
+#include "kernel/cuda/contract.cuh"
 #include "kernel/kernel.hpp"
 
 namespace rotunda::reference {
@@ -67,6 +67,7 @@ __device__ inline void store(const DeviceView& view, std::int64_t b, std::int64_
   }
 }
 
+using cuda::clamp_edge;
 using cuda::raise;
 using cuda::widen;
 
@@ -198,12 +199,6 @@ __device__ void accumulate_visible(const double* scores, const unsigned* visible
       value += scores[row * kScoreStride + key] * static_cast<double>(b[inner * stride + column]);
     }
   });
-}
-
-/// A band's edge; beyond 2^61 it is as good as no bound, and sums with positions don't overflow.
-__device__ inline std::int64_t clamp_edge(std::int64_t edge) {
-  constexpr std::int64_t kFar = std::int64_t{1} << 61;
-  return edge > kFar ? kFar : edge < -kFar ? -kFar : edge;
 }
 
 /// The keys [begin, end) of the slice that its row i sees; begin >= end where there are none.

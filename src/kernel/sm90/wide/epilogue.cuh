@@ -4,7 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernel/elementwise/cuda/raise.cuh"
+#include "kernel/cuda/contract.cuh"
 #include "kernel/sm90/ptx/cluster.cuh"
 #include "kernel/sm90/ptx/global.cuh"
 #include "kernel/sm90/ptx/registers.cuh"

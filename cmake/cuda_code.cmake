@@ -1,0 +1,20 @@
+# rotunda_cuda_code(ARCHITECTURES list SOURCES files…): compiles these files for more architectures than the project's.
+# As in CMAKE_CUDA_ARCHITECTURES, `80-real` is code for compute capability 8.0, `80-virtual` is PTX, which a driver
+# compiles for that device or any later one when it is first used, and `80` is both.
+function(rotunda_cuda_code)
+  cmake_parse_arguments(ARG "" "" "ARCHITECTURES;SOURCES" ${ARGN})
+  set(flags "")
+  foreach(architecture IN LISTS ARG_ARCHITECTURES)
+    if(NOT architecture MATCHES "^([0-9]+[af]?)(-real|-virtual)?$")
+      message(FATAL_ERROR "CUDA architecture \"${architecture}\": allowed is a number, alone or with -real or -virtual")
+    endif()
+    set(number ${CMAKE_MATCH_1})
+    if(NOT CMAKE_MATCH_2 STREQUAL "-virtual")
+      list(APPEND flags --generate-code=arch=compute_${number},code=sm_${number})
+    endif()
+    if(NOT CMAKE_MATCH_2 STREQUAL "-real")
+      list(APPEND flags --generate-code=arch=compute_${number},code=compute_${number})
+    endif()
+  endforeach()
+  set_property(SOURCE ${ARG_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "${flags}")
+endfunction()

@@ -1,0 +1,90 @@
+#include "kernel/mma/mma_kernel.hpp"
+
+#include "base/cuda/check.hpp"
+#include "base/fail.hpp"
+#include "kernel/mma/call.hpp"
+
+namespace rotunda {
+namespace mma {
+namespace {
+
+constexpr int kMostHeadDim = 512;
+constexpr int kHeadDimStep = 8;
+constexpr int kOldestSm = 80;
+constexpr std::int64_t kMostRows = std::int64_t{1} << 30;  // what bands are clamped to (runs.cuh)
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  ROTUNDA_CUDA(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+int shared_bytes_of(int device) {
+  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+}
+
+std::optional<std::string> refuse_device(const Problem& problem, const Device& device) {
+  const int sm = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device.index) +
+                 attribute(cudaDevAttrComputeCapabilityMinor, device.index);
+  if (sm < kOldestSm) {
+    return fmt::format("mma needs compute capability {}.{}; {} has {}.{}", kOldestSm / 10, kOldestSm % 10,
+                       to_string(device), sm / 10, sm % 10);
+  }
+  const cuda::CurrentDevice current(device.index);
+  if (!compiled_for_device()) {
+    return fmt::format(
+        "mma was built for other devices than {}, which has compute capability {}.{}: "
+        "see the CMake option ROTUNDA_MMA_ARCHITECTURES",
+        to_string(device), sm / 10, sm % 10);
+  }
+  return refuse_memory(problem, shared_bytes_of(device.index));
+}
+
+class MmaKernel final : public Kernel {
+ public:
+  [[nodiscard]] std::string name() const override { return "mma"; }
+
+  [[nodiscard]] KernelCapabilities capabilities() const override {
+    return {.narrow_gradients = true, .device = Device::Kind::cuda};
+  }
+
+  [[nodiscard]] std::string description() const override {
+    return fmt::format("tensor cores of compute capability {}.{} and later, head dims up to {}", kOldestSm / 10,
+                       kOldestSm % 10, kMostHeadDim);
+  }
+
+  [[nodiscard]] std::optional<std::string> refuse(const Problem& problem, const Device& device) const override {
+    if (problem.dtype == DType::fp32) return "mma serves bf16 and fp16, not fp32";
+    const auto serves = [](int dim) { return dim <= kMostHeadDim && dim % kHeadDimStep == 0; };
+    if (!serves(problem.d) || !serves(problem.d_v)) {
+      return fmt::format("mma serves head dims up to {} that are multiples of {}, not d={} d_v={}", kMostHeadDim,
+                         kHeadDimStep, problem.d, problem.d_v);
+    }
+    if (problem.s_q > kMostRows || problem.s_k > kMostRows) {
+      return fmt::format("mma serves up to {} rows, not s_q={} s_k={}", kMostRows, problem.s_q, problem.s_k);
+    }
+    if (device.is_cuda()) return refuse_device(problem, device);
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::int64_t workspace_bytes(const Problem&, const CallShape&) const override { return 0; }
+
+  void forward(const ForwardArgs& args, const KernelContext& context) const override {
+    const cuda::CurrentDevice current(context.device.index);
+    mma::forward(args, shared_bytes_of(context.device.index), context.stream);
+  }
+  void backward(const BackwardArgs& args, const KernelContext& context) const override {
+    const cuda::CurrentDevice current(context.device.index);
+    mma::backward(args, shared_bytes_of(context.device.index), context.stream);
+  }
+};
+
+}  // namespace
+}  // namespace mma
+
+const Kernel& mma_kernel() {
+  static const mma::MmaKernel kernel;
+  return kernel;
+}
+
+}  // namespace rotunda
