@@ -1,0 +1,1 @@
+def context_parallel(*a, **k): raise NotImplementedError
