@@ -29,7 +29,7 @@ from ._core import (
 from ._core import version as _version
 from .functional import attention, explain
 from .group import Group
-from .models import context_parallel
+from .huggingface import context_parallel
 from .sharding import Sharding, document_offsets, shard, shift_labels, unshard
 
 __version__ = _version()

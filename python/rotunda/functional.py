@@ -68,8 +68,8 @@ def attention(
     scale: of the scores before the softmax. Default: 1/sqrt(d).
     sink: a learnable logit a query head [h_q], or "zero" for one more logit of 0. Its gradient is this rank's rows' part,
         to be summed over the group like that of any parameter.
-    group: a ProcessGroup, DeviceMesh, pair of groups (a2a, p2p), or rotunda.Group. Default: the default group of
-        torch.distributed, or this process alone.
+    group: a ProcessGroup, DeviceMesh, pair of groups (a2a, p2p), rotunda.Group, or "self" (this process alone). Default:
+        the default group of torch.distributed, or "self" where there is none.
     shard: "dual_chunk" (zigzag, the default), "dual_chunk_doc", "contiguous", "striped", "balanced" (with chunk_size), or
         a rotunda.Sharding, which brings its group, lengths and offsets too.
     schedule, backward_schedule: "auto", "p2p", "all_gather", "a2a", "a2a_p2p" (with inner: ranks of an a2a group).

@@ -19,7 +19,8 @@ class Group:
     """The ranks of a context-parallel group.
 
     group: a ProcessGroup, a DeviceMesh of one or two dimensions, or a pair of process groups (inner, outer) as Megatron
-        passes them for a2a+p2p; None is the default group of torch.distributed, or this process alone.
+        passes them for a2a+p2p; "self" is this process alone, and None the default group of torch.distributed, or "self"
+        where there is none.
     transport: "auto"; on CUDA devices "ipc" (one host) or "nccl"; on CPUs "callback" (torch.distributed, gloo).
     timeout: seconds after which a silent peer is an error (default: ROTUNDA_TIMEOUT, or 60).
 
@@ -40,8 +41,12 @@ class Group:
             if self.rank < 0:
                 raise ValueError("this process is not a rank of the group that it passes to rotunda")
         self.name = f"{name}/{self.inner}/{transport}/{self._timeout:g}"
-        self._ends = {}
-        _groups.setdefault(self.name, self)
+        known = _groups.get(self.name)
+        if known is not None and known.process_group is self.process_group:
+            self._ends = known._ends  # the same ranks meet once
+        else:
+            self._ends = {}
+            _groups[self.name] = self
 
     @staticmethod
     def of(group):
@@ -157,7 +162,11 @@ _known = {}  # Group by what callers pass
 
 
 def _resolve(group):
-    """(process group, ranks of the inner group or 0)"""
+    """(process group or None for this process alone, ranks of the inner group or 0)"""
+    if isinstance(group, str):
+        if group != "self":
+            raise ValueError(f"group is '{group}'; the only one that has a name is 'self', this process alone")
+        return None, 0
     if group is None:
         initialized = dist.is_available() and dist.is_initialized()
         return (dist.group.WORLD if initialized else None), 0

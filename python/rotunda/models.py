@@ -1,1 +1,0 @@
-def context_parallel(*a, **k): raise NotImplementedError
