@@ -10,11 +10,12 @@ import torch.distributed as dist
 class TorchExchange:
     """Sends and receives over a process group of its own, so that nobody else's messages get in between."""
 
-    def __init__(self, process_group, timeout):
-        ranks = dist.get_process_group_ranks(process_group)
-        self._group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True, group_desc="rotunda")
+    def __init__(self, rank, size, name, timeout):
+        # Made by hand, since new_group wants every process of the job to take part.
+        store = dist.PrefixStore(f"rotunda/{name}", dist.distributed_c10d._get_default_store())
         # Ranks give up after `timeout` by themselves; this only ends the thread that still waits then.
         self._timeout = timedelta(seconds=2 * timeout)
+        self._group = dist.ProcessGroupGloo(store, rank, size, self._timeout)
         self._tickets = itertools.count()
         self._works = {}
 

@@ -81,10 +81,12 @@ def attention(
     Returns out, or a tuple of what was asked for. Known and refused: dropout_p, attn_mask (a bias), alibi_slopes, softcap,
     float8, and double backward.
     """
+    balance_window = None
     if isinstance(shard, Sharding):
         group = shard.group if group is None else group
         seqlen_q = shard.seqlen if seqlen_q is None else seqlen_q
         cu_seqlens_q = shard.cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
+        balance_window = shard.window
         shard, chunk_size = shard.kind, shard.chunk_size
     group = Group.of(group)
     try:
@@ -132,6 +134,8 @@ def attention(
             options += f" kernel={kernel}"
         if chunk_size:
             options += f" chunk_size={chunk_size}"
+        if balance_window:
+            options += f" balance_window={balance_window}"
         lists = [_integers(x) for x in (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, slices)]
     except Exception as error:
         if not torch.compiler.is_compiling():

@@ -1,10 +1,12 @@
 """Groups: the ranks that share a sequence, and how bytes travel between them."""
 
 import atexit
+import json
 import os
 import socket
 import uuid
 from collections import OrderedDict
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,7 @@ class Group:
     group: a ProcessGroup, a DeviceMesh of one or two dimensions, or a pair of process groups (inner, outer) as Megatron
         passes them for a2a+p2p; "self" is this process alone, and None the default group of torch.distributed, or "self"
         where there is none.
+    inner: for a2a_p2p, ranks of an a2a group (consecutive ranks of the group). A pair or a mesh says it itself.
     transport: "auto"; on CUDA devices "ipc" (one host) or "nccl"; on CPUs "callback" (torch.distributed, gloo).
     timeout: seconds after which a silent peer is an error (default: ROTUNDA_TIMEOUT, or 60).
 
@@ -28,8 +31,8 @@ class Group:
     the next call.
     """
 
-    def __init__(self, group=None, *, transport="auto", timeout=None):
-        self.process_group, self.inner = _resolve(group)
+    def __init__(self, group=None, *, inner=0, transport="auto", timeout=None):
+        self.process_group, self.inner = _resolve(group, inner)
         self._transport = transport
         self._timeout = float(timeout or os.environ.get("ROTUNDA_TIMEOUT", 60))
         if self.process_group is None:
@@ -44,8 +47,10 @@ class Group:
         known = _groups.get(self.name)
         if known is not None and known.process_group is self.process_group:
             self._ends = known._ends  # the same ranks meet once
+            self._meetings = known._meetings
         else:
             self._ends = {}
+            self._meetings = 0
             _groups[self.name] = self
 
     @staticmethod
@@ -84,7 +89,7 @@ class Group:
         if name == "callback":
             from .exchange import TorchExchange
 
-            exchange = TorchExchange(self.process_group, self._timeout)
+            exchange = TorchExchange(self.rank, self.size, address, self._timeout)
             return _core.Group.callback(self.rank, self.size, address, self._timeout, exchange)
         return _core.Group.process(name, self.rank, self.size, address, self._timeout, index)
 
@@ -98,12 +103,21 @@ class Group:
         return "ipc"
 
     def _address(self):
-        """Where rank 0 listens, and whether all ranks are on one host."""
-        mine = (_host_identity(), _propose_address())
-        everyone = [None] * self.size
-        dist.all_gather_object(everyone, mine, group=self.process_group)
-        one_host = len({host for host, _ in everyone}) == 1
-        unix, tcp = everyone[0][1]
+        """Where rank 0 listens, and whether all ranks are on one host. Through the job's store, which has a timeout."""
+        self._meetings += 1
+        store = dist.PrefixStore(f"rotunda/{self.name}/{self._meetings}", dist.distributed_c10d._get_default_store())
+        store.set(str(self.rank), json.dumps([_host_identity(), *_propose_address()]))
+        everyone = []
+        for rank in range(self.size):
+            try:
+                store.wait([str(rank)], timedelta(seconds=self._timeout))
+            except Exception as error:  # the class differs between stores
+                raise _core.TransportError(
+                    f"rank {self.rank} waited {self._timeout:g} s for rank {rank} to call rotunda on {self}"
+                ) from error
+            everyone.append(json.loads(store.get(str(rank))))
+        one_host = all(host == everyone[0][0] for host, *_ in everyone)
+        _, unix, tcp = everyone[0]
         return (unix if one_host else tcp), one_host
 
 
@@ -161,7 +175,7 @@ def _group_of(group):
 _known = {}  # Group by what callers pass
 
 
-def _resolve(group):
+def _resolve(group, inner=0):
     """(process group or None for this process alone, ranks of the inner group or 0)"""
     if isinstance(group, str):
         if group != "self":
@@ -169,32 +183,36 @@ def _resolve(group):
         return None, 0
     if group is None:
         initialized = dist.is_available() and dist.is_initialized()
-        return (dist.group.WORLD if initialized else None), 0
+        return (dist.group.WORLD if initialized else None), inner
     if isinstance(group, (tuple, list)):
         return _join(*group)
     if hasattr(group, "mesh_dim_names"):  # a DeviceMesh
         if group.ndim == 1:
-            return group.get_group(), 0
-        if group.ndim == 2:  # (outer, inner), as a mesh lists its slowest dimension first
-            return _new_group(group.mesh.flatten().tolist()), group.size(1)
+            return group.get_group(), inner
+        if group.ndim == 2:  # (p2p, a2a): a mesh lists its slowest dimension first
+            return group._flatten().get_group(), group.size(1)
         raise ValueError(f"a DeviceMesh of {group.ndim} dimensions; allowed: 1, or 2 for (p2p, a2a)")
-    return group, 0
+    return group, inner
 
 
 def _join(inner, outer):
     """The group of all ranks that share a sequence, from this rank's a2a group and its p2p group."""
-    mine = dist.get_process_group_ranks(inner)
-    rows = [None] * dist.get_world_size(outer)
-    dist.all_gather_object(rows, mine, group=outer)
-    return _new_group([rank for row in rows for rank in row]), len(mine)
-
-
-def _new_group(ranks):
+    # PyTorch names a group that only its ranks make after how many groups they know.
+    mine = (dist.get_process_group_ranks(inner), len(dist.distributed_c10d._world.pg_names))
+    everyone = []
+    for group in (inner, outer):
+        rows = [None] * dist.get_world_size(group)
+        dist.all_gather_object(rows, mine, group=group)
+        everyone += rows
+    ranks = [rank for row, _ in rows for rank in row]
     if ranks == dist.get_process_group_ranks(dist.group.WORLD):
-        return dist.group.WORLD
-    if ranks != sorted(ranks):
-        raise ValueError(f"the ranks of a group for a2a_p2p must ascend (inner ones first); these are {ranks}")
-    return dist.new_group(ranks, use_local_synchronization=True, group_desc="rotunda a2a_p2p")
+        return dist.group.WORLD, len(mine[0])
+    if len({known for _, known in everyone}) > 1 or ranks != sorted(ranks):
+        raise ValueError(
+            f"the groups of ranks {ranks} can't be joined here: make the group of all of them yourself, a2a ranks next to "
+            f"each other, and pass rotunda.Group(that, inner={len(mine[0])})"
+        )
+    return dist.new_group(ranks, use_local_synchronization=True, group_desc="rotunda a2a_p2p"), len(mine[0])
 
 
 def _host_identity():

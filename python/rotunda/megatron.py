@@ -21,6 +21,7 @@ except ImportError as error:
 
 from . import _core
 from .functional import attention
+from .group import Group
 
 _SCHEDULES = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a", "a2a+p2p": "a2a_p2p", None: "p2p", "auto": "auto"}
 _MASKS = {
@@ -136,13 +137,14 @@ class DotProductAttention(MegatronModule):
 
 
 def _group_of(config, schedule, pg_collection):
-    """The context-parallel group; the pair (a2a, p2p) for a2a+p2p where Megatron has one."""
+    """The context-parallel group, with the size of its a2a groups where Megatron has a hierarchy of two."""
     if config.context_parallel_size == 1:
         return "self"
-    if schedule == "a2a_p2p":
-        pair = getattr(pg_collection, "hcp", None) or parallel_state.get_hierarchical_context_parallel_groups()
-        return tuple(pair)
-    return getattr(pg_collection, "cp", None) or parallel_state.get_context_parallel_group()
+    group = getattr(pg_collection, "cp", None) or parallel_state.get_context_parallel_group()
+    if schedule != "a2a_p2p":
+        return group
+    pair = getattr(pg_collection, "hcp", None) or parallel_state.get_hierarchical_context_parallel_groups()
+    return Group(group, inner=pair[0].size())
 
 
 def _documents_of(params):

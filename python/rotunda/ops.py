@@ -74,8 +74,8 @@ def _numbers(tensor):
     return None if tensor is None else tuple(tensor.tolist())
 
 
-def _describe(key):
-    """The problem of a cache key as text, or as JSON where it has slices."""
+def _values(key):
+    """The problem of a cache key, with what its tensors say."""
     problem, _, (q, k, v, dtype), (cu_q, cu_k, used_q, used_k, slices), size = key
     values = dict(_parse(problem))
     layout = values["layout"]
@@ -88,18 +88,32 @@ def _describe(key):
         values.setdefault("s_q", q[rows] * size)
         values.setdefault("s_k", k[rows] * size)
         lists = {"lens_q": used_q, "lens_k": used_k}
-    if slices is None:
-        for name, numbers in lists.items():
-            if numbers is not None:
-                values[name] = ",".join(map(str, numbers))
+    values |= {name: ",".join(map(str, numbers)) for name, numbers in lists.items() if numbers is not None}
+    if slices is not None:
+        values["slices"] = slices
+    return values
+
+
+def _text(values):
+    """A problem as text, or as JSON where it has slices."""
+    if "slices" not in values:
         return " ".join(f"{name}={value}" for name, value in values.items())
-    values.pop("mask", None)
-    bounded = [[None if value == _INFINITY else value for value in row] for row in slices]
-    values = {name: _number(value) for name, value in values.items()}
-    values["slices"] = [dict(zip(_SLICE_KEYS, row)) for row in bounded]
-    if layout == "thd":
-        values["cu_q"], values["cu_k"] = list(cu_q), list(cu_k or cu_q)
-    return json.dumps(values)
+    json_values = {name: _number(value) for name, value in values.items() if name not in ("mask", "slices")}
+    for name in ("cu_q", "cu_k"):
+        if name in values:
+            json_values[name] = list(map(int, values[name].split(",")))
+    bounded = [[None if value == _INFINITY else value for value in row] for row in values["slices"]]
+    json_values["slices"] = [dict(zip(_SLICE_KEYS, row)) for row in bounded]
+    return json.dumps(json_values)
+
+
+def balanced_for(values, window=None):
+    """The problem whose work a balanced shard shares out: causal attention within the documents, whatever the mask of
+    one layer is, since all layers of a model have the same rows."""
+    text = "h_q=1 d=1 mask=causal" + (f" window={window},0" if window else "")
+    if values.get("layout") == "thd":
+        return f"{text} layout=thd cu_q={values['cu_q']}"
+    return f"{text} s_q={values['s_q']}"
 
 
 def _number(value):
@@ -122,10 +136,12 @@ def _find_call(end, q, k, v, lists, problem, options):
     key = (problem, options, (q.shape, k.shape, v.shape, q.dtype), numbers, end.group.size)
 
     def make():
-        choices = _parse(options)
+        choices, values = _parse(options), _values(key)
+        balanced = choices["shard"] == "balanced"
         return _core.Call(
             end.core,
-            _describe(key),
+            _text(values),
+            shard_for=balanced_for(values, choices.get("balance_window")) if balanced else "",
             schedule=choices.get("schedule", ""),
             backward_schedule=choices.get("backward_schedule", ""),
             shard=choices["shard"],

@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 from . import _core
 from .group import Group
+from .ops import balanced_for
 
 
 class Sharding:
@@ -13,12 +14,13 @@ class Sharding:
     seqlen: tokens of the whole sequence (or of the packed batch, then cu_seqlens' last number).
     cu_seqlens: offsets of packed documents. dual_chunk_doc and balanced go by them.
     kind: "dual_chunk" (zigzag), "dual_chunk_doc", "contiguous", "striped", "balanced".
-    window: for balanced alone: the attention whose work is to be balanced is causal, within this window.
+    window: for balanced alone. It shares out the work of causal attention within the documents, here within a window of
+        this many keys to the left too, whatever the masks of the single layers are.
     """
 
     def __init__(self, seqlen=None, group=None, *, kind="dual_chunk", cu_seqlens=None, chunk_size=0, window=None):
         self.group = Group.of(group)
-        self.kind, self.chunk_size = kind, chunk_size
+        self.kind, self.chunk_size, self.window = kind, chunk_size, window
         self.cu_seqlens = None
         if cu_seqlens is not None:
             self.cu_seqlens = torch.as_tensor(cu_seqlens, dtype=torch.int64).cpu()
@@ -26,16 +28,14 @@ class Sharding:
         if seqlen is None:
             raise ValueError("a Sharding needs seqlen, or the cu_seqlens of a packed batch")
         self.seqlen = int(seqlen)
-        self._map = _core.token_map(self._problem(window), kind, self.group.size, chunk_size)
+        self._map = _core.token_map(self._problem(), kind, self.group.size, chunk_size)
         self._tokens = {}
 
-    def _problem(self, window):
-        text = "h_q=1 d=1 mask=causal"
-        if window is not None:
-            text += f" window={window},0"
-        if self.cu_seqlens is None:
-            return f"{text} s_q={self.seqlen}"
-        return f"{text} layout=thd cu_q=" + ",".join(map(str, self.cu_seqlens.tolist()))
+    def _problem(self):
+        values = {"s_q": self.seqlen}
+        if self.cu_seqlens is not None:
+            values = {"layout": "thd", "cu_q": ",".join(map(str, self.cu_seqlens.tolist()))}
+        return balanced_for(values, self.window)
 
     @property
     def rows(self):

@@ -23,7 +23,7 @@ namespace nb = nanobind;
 namespace {
 
 struct Options {
-  std::string schedule, backward_schedule, shard, kernel;
+  std::string schedule, backward_schedule, shard, shard_for, kernel;
   int inner = 0, threads = 0;
   std::int64_t chunk_size = 0;
 };
@@ -33,6 +33,7 @@ PlanOptions plan_options(const Options& options) {
   if (!options.schedule.empty()) result.schedule = parse_schedule_kind(options.schedule);
   if (!options.backward_schedule.empty()) result.backward_schedule = parse_schedule_kind(options.backward_schedule);
   if (!options.shard.empty()) result.shard = parse_shard_kind(options.shard);
+  result.shard_for = options.shard_for;
   result.kernel = options.kernel;
   result.inner = options.inner;
   result.threads = options.threads;
@@ -170,14 +171,14 @@ void bind_call(nb::module_& module) {
       .def(
           "__init__",
           [](Call* self, std::shared_ptr<Group> group, const std::string& problem, const std::string& schedule,
-             const std::string& backward_schedule, const std::string& shard, const std::string& kernel, int inner,
-             int threads, std::int64_t chunk_size) {
+             const std::string& backward_schedule, const std::string& shard, const std::string& shard_for,
+             const std::string& kernel, int inner, int threads, std::int64_t chunk_size) {
             new (self) Call(std::move(group), problem,
-                            Options{schedule, backward_schedule, shard, kernel, inner, threads, chunk_size});
+                            Options{schedule, backward_schedule, shard, shard_for, kernel, inner, threads, chunk_size});
           },
           nb::arg("group"), nb::arg("problem"), nb::kw_only(), nb::arg("schedule") = "",
-          nb::arg("backward_schedule") = "", nb::arg("shard") = "", nb::arg("kernel") = "", nb::arg("inner") = 0,
-          nb::arg("threads") = 0, nb::arg("chunk_size") = 0)
+          nb::arg("backward_schedule") = "", nb::arg("shard") = "", nb::arg("shard_for") = "", nb::arg("kernel") = "",
+          nb::arg("inner") = 0, nb::arg("threads") = 0, nb::arg("chunk_size") = 0)
       .def("forward", &Call::forward, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none(), nb::arg())
       .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),

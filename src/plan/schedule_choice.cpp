@@ -62,6 +62,18 @@ Machine machine_of(const Device& device) {
 // bar of twice the naive error already (docs/accuracy.md).
 constexpr int kMost16BitPartials = 1;
 
+/// The shard of a kind, made for the planned problem or for the one that the options name.
+Shard shard_of(const Problem& problem, const PlanOptions& options, ShardKind kind, int ranks) {
+  const std::int64_t chunk_size = kind == ShardKind::balanced ? options.chunk_size : 0;
+  if (options.shard_for.empty()) return make_shard(problem, kind, ranks, chunk_size);
+  const Problem other = parse_problem(options.shard_for);
+  if (other.s_q != problem.s_q || other.s_k != problem.s_k) {
+    fail(ErrorKind::bad_input, "a shard made for {} queries and {} keys does not suit a problem of {} and {}",
+         other.s_q, other.s_k, problem.s_q, problem.s_k);
+  }
+  return make_shard(other, kind, ranks, chunk_size);
+}
+
 }  // namespace
 
 /// striped is never best where dual_chunk serves, and library kernels can't take it.
@@ -96,8 +108,7 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
   std::vector<Costed> candidates;
   std::vector<Refusal> refused;
   for (const ShardKind shard_kind : shards) {
-    const std::int64_t chunk_size = shard_kind == ShardKind::balanced ? options.chunk_size : 0;
-    const Shard shard = make_shard(problem, shard_kind, ranks, chunk_size);
+    const Shard shard = shard_of(problem, options, shard_kind, ranks);
     for (const ScheduleKind kind : schedules) {
       const ScheduleOptions forward = schedule_options(options, kind, kernel);
       const ScheduleOptions backward = schedule_options(options, options.backward_schedule.value_or(kind), kernel);
