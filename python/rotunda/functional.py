@@ -64,7 +64,8 @@ def attention(
     cu_seqlens_q, cu_seqlens_k: offsets of packed sequences (thd). Tensors on the CPU, or lists; those on a CUDA device
         cost a synchronisation in every call.
     seqused_q, seqused_k: visible length of each sequence or batch entry; what is beyond is padding.
-    seqlen_q, seqlen_k: rows of the whole sequence (not thd). Default: this rank's rows times the ranks.
+    seqlen_q, seqlen_k: rows of the whole sequence (not thd). Default: this rank's rows times the ranks, and seqlen_q for
+        seqlen_k where that is given.
     scale: of the scores before the softmax. Default: 1/sqrt(d).
     sink: a learnable logit a query head [h_q], or "zero" for one more logit of 0. Its gradient is this rank's rows' part,
         to be summed over the group like that of any parameter.
@@ -110,8 +111,9 @@ def attention(
         if layout != "thd":
             if seqlen_q is not None:
                 problem += f" s_q={seqlen_q}"
-            if seqlen_k is not None or (seqlen_q is not None and k.shape == q.shape):
                 problem += f" s_k={seqlen_q if seqlen_k is None else seqlen_k}"
+            elif seqlen_k is not None:
+                problem += f" s_k={seqlen_k}"
         if scale is not None:
             problem += f" scale={scale}"
         if sink is not None:

@@ -71,15 +71,16 @@ class DotProductAttention(MegatronModule):
         self._make_sink(config)
 
     def _make_sink(self, config):
-        self.softmax_offset = None
-        if config.softmax_type == "learnable":
+        if config.softmax_type == "vanilla":
+            self.softmax_offset = None
+        elif config.softmax_type == "learnable":
             heads = config.num_attention_heads // config.tensor_model_parallel_size
             self.register_parameter("softmax_offset", torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype)))
             if config.perform_initialization:
                 config.init_method(self.softmax_offset)
         elif config.softmax_type == "off-by-one":
             self.softmax_offset = "zero"
-        elif config.softmax_type != "vanilla":
+        else:
             raise ValueError(f"softmax_type is '{config.softmax_type}'; allowed: vanilla, off-by-one, learnable")
 
     def forward(

@@ -117,10 +117,12 @@ def balanced_for(values, window=None):
 
 
 def _number(value):
-    try:
-        return int(value)
-    except ValueError:
-        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            pass
+    return value
 
 
 def _find_call(end, q, k, v, lists, problem, options):
