@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,11 @@ struct Tensors {
   TensorView q{}, k{}, v{}, sink{};
   TensorView out{}, lse{}, max_logit{};
   TensorView dout{}, dq{}, dk{}, dv{}, dsink{};
+  /// Backward, may be left out: where lse takes part in what is differentiated, minus its gradient, as lse.
+  TensorView minus_dlse{};
+  /// May be left out: memory of the plan's device for this run, at least Attention::workspace_bytes(), aligned to 64
+  /// bytes (CUDA: 256). Nothing is kept in it between runs.
+  std::span<std::byte> workspace{};
 };
 
 /// An interval on a rank's lane, for traces. Times in seconds since the executor was made.
@@ -60,6 +66,8 @@ class Attention {
   void backward(const Tensors& tensors, Stream stream = {});
 
   [[nodiscard]] const Plan& plan() const;
+  /// What a run needs beyond tensors. Where they bring none it is allocated at the first run and kept.
+  [[nodiscard]] std::int64_t workspace_bytes() const;
   /// Of the last forward or backward. On a CUDA device this waits for its end; exposed_seconds only with tracing.
   [[nodiscard]] const RunStats& stats() const;
   /// Records every step from now on; events() returns what was recorded since (on a CUDA device it waits for the end).

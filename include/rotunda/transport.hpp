@@ -133,4 +133,29 @@ struct ProcessOptions {
 /// @throws Error transport (who is missing), unsupported (what the machine lacks), bad_input (an unknown name)
 [[nodiscard]] std::unique_ptr<Transport> make_process_transport(const std::string& name, const ProcessOptions& options);
 
+/// Bytes between the ranks of a group, as a host program carries them (torch.distributed, say). The n-th send of rank a
+/// to rank b meets the n-th receive of b from a, and both are equally long. Called from the rank's thread and from one
+/// of the transport's; what it throws becomes the group's failure.
+class HostExchange {
+ public:
+  virtual ~HostExchange() = default;
+  HostExchange() = default;
+  HostExchange(const HostExchange&) = delete;
+  HostExchange& operator=(const HostExchange&) = delete;
+
+  /// Starts one and returns its ticket without waiting for the peer. The bytes stay where they are until its wait has
+  /// returned.
+  virtual std::int64_t send(int peer, std::span<const std::byte> bytes) = 0;
+  virtual std::int64_t receive(int peer, std::span<std::byte> bytes) = 0;
+  /// Returns when it is done. Called at most once for each.
+  virtual void wait(std::int64_t ticket) = 0;
+  /// After a failure: waits, begun or to come, should end soon. Called from any thread, more than once.
+  virtual void stop() noexcept = 0;
+};
+
+/// This process's end of a group on host memory whose bytes `exchange` carries. Ranks meet at the group's address,
+/// where they also learn of each other's failures. Collective. @throws Error transport, unsupported (a CUDA device)
+[[nodiscard]] std::unique_ptr<Transport> make_callback_transport(const ProcessOptions& options,
+                                                                 std::shared_ptr<HostExchange> exchange);
+
 }  // namespace rotunda

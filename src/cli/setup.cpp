@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/fail.hpp"
+
 namespace rotunda::cli {
 
 int cores() {
@@ -15,6 +17,11 @@ int cores() {
 }
 
 SessionSetup session_setup(const Options& options, const Problem& problem) {
+  if (options.plan.transport == "callback") {
+    fail(ErrorKind::unsupported,
+         "transport callback is for programs that carry the bytes between ranks themselves, which the command line "
+         "does not; allowed here: auto, local, ipc, nccl");
+  }
   SessionSetup setup;
   setup.problem = problem;
   setup.options = options.plan;

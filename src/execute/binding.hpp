@@ -18,6 +18,8 @@ class BoundBuffers {
   /// A region as a view; empty for no region.
   [[nodiscard]] TensorView view(const Region& region) const;
   [[nodiscard]] const TensorView& user(Binding binding) const;
+  /// Empty where lse is not differentiated.
+  [[nodiscard]] const TensorView& minus_dlse() const { return tensors_.minus_dlse; }
 
  private:
   const Tensors& tensors_;

@@ -106,6 +106,8 @@ void Executor::perform(const FillSink& step) {
 
 void Executor::perform(const Delta& step) {
   r_.elementwise.row_dot(view(step.out), view(step.dout), view(step.delta));
+  // lse is the log of what P is divided by: its gradient reaches the scores as P·dlse, and dS = P∘(dP - delta).
+  if (buffers_.minus_dlse().data != nullptr) r_.elementwise.add(buffers_.minus_dlse(), view(step.delta), {});
 }
 
 void Executor::perform(const Finish& step) {

@@ -71,6 +71,7 @@ Fields fields(const Problem& p, const PlanOptions& options) {
       {"head_groups", number(options.head_groups)},
       {"shard", name(options.shard)},
       {"chunk_size", number(options.chunk_size)},
+      {"shard_for", options.shard_for},
       {"kernel", or_auto(options.kernel)},
       {"transport", or_auto(options.transport)},
       {"device", or_auto(options.device)},

@@ -16,9 +16,9 @@ constexpr std::size_t kPlans = 256;
 /// What a choice of schedule and shard depends on.
 std::string choice_key(const Problem& problem, const PlanOptions& options, int ranks) {
   const auto name = [](const auto& value) { return value ? to_string(*value) : "auto"; };
-  return fmt::format("{}|{}|schedule={} backward={} mixes={} inner={} groups={} shard={} chunk={}", to_text(problem),
-                     ranks, name(options.schedule), name(options.backward_schedule), options.mixes, options.inner,
-                     options.head_groups, name(options.shard), options.chunk_size);
+  return fmt::format("{}|{}|schedule={} backward={} mixes={} inner={} groups={} shard={} chunk={} for={}",
+                     to_text(problem), ranks, name(options.schedule), name(options.backward_schedule), options.mixes,
+                     options.inner, options.head_groups, name(options.shard), options.chunk_size, options.shard_for);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ const std::vector<TransportEntry>& transport_table() {
                 (no_nccl.empty() ? fmt::format(", NCCL {}", nccl_version()) : ""),
             no_nccl),
       {"mpi", false, "processes on CPUs: not in this build", false},
-      {"callback", false, "the host program brings the exchange: not in this build", false},
+      {"callback", true, "ranks are processes on host memory, and the program that they are carries the bytes", false},
   };
   return table;
 }

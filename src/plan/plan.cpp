@@ -58,6 +58,10 @@ const Kernel& choose_components(Plan& plan) {
       fail(ErrorKind::unsupported, "transport {} moves memory of CUDA devices, and the plan is for the cpu",
            plan.transport);
     }
+    if (plan.transport == "callback" && plan.device.is_cuda()) {
+      fail(ErrorKind::unsupported, "transport callback moves host memory, and the plan is for {}",
+           to_string(plan.device));
+    }
   });
   if (!reasons.empty()) throw Error(ErrorKind::unsupported, fmt::format("{}", fmt::join(reasons, "; ")));
   plan.kernel = kernel->name();

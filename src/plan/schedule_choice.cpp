@@ -109,6 +109,18 @@ class Directions {
 // bar of twice the naive error already (docs/accuracy.md).
 constexpr int kMost16BitPartials = 1;
 
+/// The shard of a kind, made for the planned problem or for the one that the options name.
+Shard shard_of(const Problem& problem, const PlanOptions& options, ShardKind kind, int ranks) {
+  const std::int64_t chunk_size = kind == ShardKind::balanced ? options.chunk_size : 0;
+  if (options.shard_for.empty()) return make_shard(problem, kind, ranks, chunk_size);
+  const Problem other = parse_problem(options.shard_for);
+  if (other.s_q != problem.s_q || other.s_k != problem.s_k) {
+    fail(ErrorKind::bad_input, "a shard made for {} queries and {} keys does not suit a problem of {} and {}",
+         other.s_q, other.s_k, problem.s_q, problem.s_k);
+  }
+  return make_shard(other, kind, ranks, chunk_size);
+}
+
 }  // namespace
 
 /// striped is never best where dual_chunk serves, and library kernels can't take it.
@@ -140,9 +152,7 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
   const auto schedules = schedules_allowed(options, ranks);
   const auto shard_kinds = shards_allowed(problem, options, ranks);
   std::vector<Shard> shards;
-  for (const ShardKind kind : shard_kinds) {
-    shards.push_back(make_shard(problem, kind, ranks, kind == ShardKind::balanced ? options.chunk_size : 0));
-  }
+  for (const ShardKind kind : shard_kinds) shards.push_back(shard_of(problem, options, kind, ranks));
   const bool open = schedules.size() * shards.size() * backward_allowed(options, schedules.front(), ranks).size() > 1;
   std::vector<Costed> candidates;
   std::vector<Refusal> refused;

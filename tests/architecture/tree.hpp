@@ -26,11 +26,12 @@ inline bool is_data(const std::filesystem::path& path) {
 
 /// Files below `folder` (empty: the whole project) that people write, in order of path.
 inline std::vector<std::filesystem::path> files_below(const std::string& folder = "") {
-  static const std::vector<std::string> roots = {"src",   "include", "tests", "cmake", "examples",
-                                                 "bench", "docs",    "tools", ".ci"};
+  static const std::vector<std::string> roots = {"src",   "include", "tests", "cmake",  "examples",
+                                                 "bench", "docs",    "tools", "python", ".ci"};
   std::vector<std::filesystem::path> files;
   const auto add = [&](const std::filesystem::path& path) {
-    if (std::filesystem::is_regular_file(path) && !is_data(path)) files.push_back(path);
+    const bool made = path.extension() == ".pyc";
+    if (std::filesystem::is_regular_file(path) && !is_data(path) && !made) files.push_back(path);
   };
   for (const std::string& root : folder.empty() ? roots : std::vector{folder}) {
     if (!std::filesystem::exists(source_dir() / root)) continue;

@@ -76,6 +76,7 @@ const std::vector<Variation>& variations() {
       {"chunk size", [](Problem&, PlanOptions& o, int&, int&) { o.chunk_size = 2; }},
       {"kernel", [](Problem&, PlanOptions& o, int&, int&) { o.kernel = "reference"; }},
       {"transport", [](Problem&, PlanOptions& o, int&, int&) { o.transport = "local"; }},
+      {"shard_for", [](Problem&, PlanOptions& o, int&, int&) { o.shard_for = "s_q=24 h_q=1 d=1"; }},
       {"device", [](Problem&, PlanOptions& o, int&, int&) { o.device = "cpu"; }},
       {"threads", [](Problem&, PlanOptions& o, int&, int&) { o.threads = 3; }},
   };

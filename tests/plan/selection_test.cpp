@@ -50,6 +50,19 @@ TEST(Selection, KeepsDocumentsWhole) {
   EXPECT_EQ(cost(problem, plan->forward).bytes_received, 0) << plan->summary();
 }
 
+TEST(Selection, TakesTheShardOfAnotherProblem) {
+  const std::string documents = "layout=thd cu_q=0,100,1500,2048 h_q=8 h_kv=2 d=64 ";
+  PlanOptions options;
+  options.shard = ShardKind::balanced;
+  options.shard_for = documents + "mask=causal";
+  const Problem windowed = parse_problem(documents + "mask=causal window=63,0");
+  const auto plan = make_plan(windowed, options, 0, 4);
+  EXPECT_EQ(plan->shard, make_shard(parse_problem(options.shard_for), ShardKind::balanced, 4));
+  EXPECT_NE(plan->shard, make_shard(windowed, ShardKind::balanced, 4));
+  options.shard_for = "s_q=2000 h_q=1 d=1";
+  EXPECT_ERROR((void)make_plan(windowed, options, 0, 4), ErrorKind::bad_input, "made for 2000 queries");
+}
+
 TEST(Selection, RefusesWithEveryReason) {
   PlanOptions options;
   options.kernel = "fa4";

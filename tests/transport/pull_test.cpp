@@ -1,149 +1,27 @@
 // What a pull transport says and waits for, with ranks as threads and host memory.
-#include <gtest/gtest.h>
-
-#include <mutex>
-#include <thread>
-
-#include "base/fail.hpp"
-#include "support/error_test.hpp"
-#include "transport/process/forked_ranks.hpp"
 #include "transport/process/host_mover.hpp"
+#include "transport/process/process_failure_suite.hpp"
 #include "transport/process/pull_transport.hpp"
-#include "transport/transport_suite.hpp"
 
 namespace rotunda::testing {
 namespace {
 
-using namespace std::chrono_literals;
-
 Group make_pull_group(int ranks, const LocalOptions& options) {
-  const std::string address = unix_address();
-  Group group(static_cast<std::size_t>(ranks));
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        ProcessOptions process{{rank, ranks, rank, address, "test"}, options.timeout, {}, options.fault};
-        process.device = {};
-        auto rendezvous = std::make_unique<Rendezvous>(RendezvousOptions{rank, ranks, address, options.timeout});
-        auto mailbox = std::make_unique<process::Mailbox>(*rendezvous);
-        group[static_cast<std::size_t>(rank)] = std::make_unique<process::PullTransport>(
-            "pull", process, std::move(rendezvous), std::move(mailbox), std::make_unique<HostMover>());
-      });
-    }
-  }
-  return group;
+  return make_ends(ranks, options, [](const ProcessOptions& process) -> std::unique_ptr<Transport> {
+    const ProcessGroup& group = process.group;
+    auto rendezvous =
+        std::make_unique<Rendezvous>(RendezvousOptions{group.rank, group.size, group.address, process.timeout});
+    auto mailbox = std::make_unique<process::Mailbox>(*rendezvous);
+    return std::make_unique<process::PullTransport>("pull", process, std::move(rendezvous), std::move(mailbox),
+                                                    std::make_unique<HostMover>());
+  });
 }
 
 const TransportCase kPull{"pull", make_pull_group};
 
 INSTANTIATE_TEST_SUITE_P(Pull, TransportSuite, ::testing::Combine(::testing::Values(kPull), ::testing::Range(1, 6)),
                          suite_name);
-
-/// What every rank's body threw.
-std::vector<std::string> texts_of(Group& group, const std::function<void(Transport&)>& body) {
-  std::vector<std::string> texts(group.size());
-  std::vector<std::jthread> threads;
-  for (auto& transport : group) {
-    threads.emplace_back([&texts, &body, &transport] {
-      const auto at = static_cast<std::size_t>(transport->rank());
-      try {
-        body(*transport);
-      } catch (const Error& error) {
-        texts[at] = error.what();
-        transport->abort(error.what());
-      }
-    });
-  }
-  threads.clear();
-  return texts;
-}
-
-void ring(Transport& t, int rounds) {
-  const int next = (t.rank() + 1) % t.size(), previous = (t.rank() + t.size() - 1) % t.size();
-  static std::mutex mutex;
-  static std::vector<Data> kept;  // peers read it whatever happens to this rank
-  for (int round = 0; round < rounds; ++round) {
-    TensorView out, in;
-    {
-      const std::scoped_lock lock(mutex);
-      out = kept.emplace_back(flat(100)).view;
-      in = kept.emplace_back(flat(100)).view;
-    }
-    t.post(round, std::vector<Message>{{next, out}}, std::vector<Message>{{previous, in}});
-    t.await(round);
-    t.await_sent(round);
-  }
-}
-
-TEST(Pull, DisagreementsReachEverybody) {
-  auto group = make_pull_group(3, {20s, {}, {}});
-  const Data seven = flat(7), eight = flat(8);
-  const auto texts = texts_of(group, [&](Transport& t) {
-    std::vector<Message> sends, receives;
-    if (t.rank() == 0) sends.push_back({2, seven.view});
-    if (t.rank() == 2) receives.push_back({0, eight.view});
-    t.post(5, sends, receives);
-    t.await(5);
-    t.await_sent(5);
-    (void)t.all_gather_text("");
-  });
-  for (const auto& text : texts) {
-    EXPECT_NE(text.find("rank 0 sends fp32[1, 7, 1, 1], rank 2 receives fp32[1, 8, 1, 1]"), std::string::npos) << text;
-  }
-}
-
-TEST(Pull, ALateRankIsNamed) {
-  auto group = make_pull_group(2, {400ms, {}, {}});
-  const Data data = flat(4);
-  const auto texts = texts_of(group, [&](Transport& t) {
-    if (t.rank() == 1) return nap(900);
-    t.post(4, {}, std::vector<Message>{{1, data.view}});
-    t.await(4);
-  });
-  EXPECT_EQ(texts[0], "rank 0 waited 0.4 s for rank 1 to send exchange 4");
-}
-
-TEST(Pull, ARankThatHasLeftIsNamedAtOnce) {
-  auto group = make_pull_group(2, {20s, {}, {}});
-  group[1].reset();
-  const Data data = flat(4);
-  group[0]->post(0, {}, std::vector<Message>{{1, data.view}});
-  EXPECT_ERROR(group[0]->await(0), ErrorKind::transport, "but rank 1 has left the group");
-}
-
-TEST(Pull, FaultsEndTheOthers) {
-  for (const Fault::Kind kind : {Fault::Kind::throws, Fault::Kind::stalls}) {
-    for (const int after : {0, 1, 3}) {
-      auto group = make_pull_group(3, {500ms, {kind, 1, after}, {}});
-      const auto texts = texts_of(group, [](Transport& t) {
-        (void)t.all_gather_text("");
-        ring(t, 4);
-        (void)t.all_gather_text("");
-      });
-      for (const auto& text : texts) EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
-    }
-  }
-}
-
-TEST(Pull, RecordsLargerThanTheSharedMemory) {
-  auto group = make_pull_group(2, {20s, {}, {}});
-  const Data out = flat(5000), in = flat(5000, 0.5F);
-  const auto texts = texts_of(group, [&](Transport& t) {
-    std::vector<Message> messages;
-    const TensorView& view = t.rank() == 0 ? out.view : in.view;
-    for (std::int64_t i = 0; i < 5000; ++i) messages.push_back({1 - t.rank(), view.narrow_rows(i, 1)});
-    if (t.rank() == 0) {
-      t.post(0, messages, {});
-      t.await_sent(0);
-    } else {
-      t.post(0, {}, messages);
-      t.await(0);
-    }
-  });
-  EXPECT_EQ(texts[0] + texts[1], "");
-  EXPECT_EQ(in.values, out.values);
-}
+INSTANTIATE_TEST_SUITE_P(Pull, ProcessFailureSuite, ::testing::Values(kPull));
 
 }  // namespace
 }  // namespace rotunda::testing

@@ -1,0 +1,236 @@
+"""rotunda.attention."""
+
+import torch
+
+from . import _core, ops
+from .group import Group
+from .sharding import Sharding
+
+_FLOAT8 = tuple(getattr(torch, name) for name in dir(torch) if name.startswith("float8"))
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def attention(
+    q,
+    k,
+    v,
+    *,
+    mask="none",
+    window=None,
+    align=None,
+    prefix=0,
+    chunk=0,
+    slices=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    seqused_q=None,
+    seqused_k=None,
+    seqlen_q=None,
+    seqlen_k=None,
+    scale=None,
+    sink=None,
+    layout=None,
+    group=None,
+    shard="dual_chunk",
+    chunk_size=0,
+    schedule="auto",
+    backward_schedule=None,
+    inner=None,
+    kernel="auto",
+    deterministic=False,
+    return_lse=False,
+    return_max_logit=False,
+    is_causal=None,
+    dropout_p=0.0,
+    attn_mask=None,
+    alibi_slopes=None,
+    softcap=0.0,
+):
+    """Exact attention of this rank's queries over the keys of all ranks of a group.
+
+    q, k, v hold this rank's rows, in the order that the shard gives; all lengths and offsets are the whole sequence's.
+    Everything but the tensors must be the same on every rank: ranks that disagree all get an error.
+
+    q [b, s, h_q, d], k [b, s_k, h_kv, d], v [b, s_k, h_kv, d_v]: bfloat16, float16 or float32, any strides; h_q is a
+        multiple of h_kv. layout: the order of their axes, "bshd", "sbhd", "bhsd", or "thd" [t, h, d] for packed
+        sequences. Default: bshd, or thd where there are three axes.
+    mask: "none", "causal", or "causal_bottom_right"; is_causal=True is PyTorch's word for "causal".
+    window: (left, right): row i sees keys i - left .. i + right. None or -1 is no bound, as flash-attn's window_size.
+    align: "top_left" or "bottom_right", where the diagonal of a rectangle begins.
+    prefix: that many keys at the start of each sequence are seen by all of its rows.
+    chunk: rows see only keys of their own chunk of this many.
+    slices: any mask, as an int64 tensor [n, 9] of batch, q_begin, q_len, k_begin, k_len, q_pos, k_pos, left, right
+        (docs/problem.md); 2^63 - 1 is no bound.
+    cu_seqlens_q, cu_seqlens_k: offsets of packed sequences (thd). Tensors on the CPU, or lists; those on a CUDA device
+        cost a synchronisation in every call.
+    seqused_q, seqused_k: visible length of each sequence or batch entry; what is beyond is padding.
+    seqlen_q, seqlen_k: rows of the whole sequence (not thd). Default: this rank's rows times the ranks, and seqlen_q for
+        seqlen_k where that is given.
+    scale: of the scores before the softmax. Default: 1/sqrt(d).
+    sink: a learnable logit a query head [h_q], or "zero" for one more logit of 0. Its gradient is this rank's rows' part,
+        to be summed over the group like that of any parameter.
+    group: a ProcessGroup, DeviceMesh, pair of groups (a2a, p2p), rotunda.Group, or "self" (this process alone). Default:
+        the default group of torch.distributed, or "self" where there is none.
+    shard: "dual_chunk" (zigzag, the default), "dual_chunk_doc", "contiguous", "striped", "balanced" (with chunk_size), or
+        a rotunda.Sharding, which brings its group, lengths and offsets too.
+    schedule, backward_schedule: "auto", "p2p", "all_gather", "a2a", "a2a_p2p" (with inner: ranks of an a2a group).
+    kernel: "auto" or a name of rotunda.components().
+    deterministic: the same bits every time.
+    return_lse: also the log-sum-exp of every row, float32 [b, h_q, s] or [h_q, t], which may be differentiated.
+    return_max_logit: also the greatest logit of each head over the whole group, float32 [h_q].
+
+    Returns out, or a tuple of what was asked for. Known and refused: dropout_p, attn_mask (a bias), alibi_slopes, softcap,
+    float8, and double backward.
+    """
+    balance_window = None
+    if isinstance(shard, Sharding):
+        group = shard.group if group is None else group
+        seqlen_q = shard.seqlen if seqlen_q is None else seqlen_q
+        cu_seqlens_q = shard.cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
+        balance_window = shard.window
+        shard, chunk_size = shard.kind, shard.chunk_size
+    group = Group.of(group)
+    try:
+        _check_tensors(q, k, v)
+        _refuse(dropout_p=dropout_p, attn_mask=attn_mask, alibi_slopes=alibi_slopes, softcap=softcap)
+        q, k, v = _autocast(q, k, v)
+        if layout is None:
+            layout = "thd" if q.dim() == 3 else "bshd"
+        _check_shapes(q, k, v, layout, cu_seqlens_q)
+        if is_causal is not None:
+            mask = "causal" if is_causal else mask
+        problem = f"layout={layout} mask={mask}"
+        if window is not None:
+            problem += f" window={_bound(window[0])},{_bound(window[1])}"
+        if align is not None:
+            problem += f" align={align}"
+        if prefix:
+            problem += f" prefix={prefix}"
+        if chunk:
+            problem += f" chunk={chunk}"
+        if layout != "thd":
+            if seqlen_q is not None:
+                problem += f" s_q={seqlen_q}"
+                problem += f" s_k={seqlen_q if seqlen_k is None else seqlen_k}"
+            elif seqlen_k is not None:
+                problem += f" s_k={seqlen_k}"
+        if scale is not None:
+            problem += f" scale={scale}"
+        if sink is not None:
+            problem += " sink=zero" if isinstance(sink, str) else " sink=learnable"
+            sink = _sink(sink, q)
+        if return_max_logit:
+            problem += " max_logit=1"
+        if deterministic or torch.are_deterministic_algorithms_enabled():
+            problem += " deterministic=1"
+        if torch.is_grad_enabled() and _any_requires_grad(q, k, v, sink):
+            problem += " grad=1"
+        options = f"group={group.name} shard={shard}"
+        if schedule != "auto":
+            options += f" schedule={schedule}"
+        if backward_schedule not in (None, "auto"):
+            options += f" backward_schedule={backward_schedule}"
+        if inner is not None:
+            options += f" inner={inner}"
+        if kernel != "auto":
+            options += f" kernel={kernel}"
+        if chunk_size:
+            options += f" chunk_size={chunk_size}"
+        if balance_window:
+            options += f" balance_window={balance_window}"
+        lists = [_integers(x) for x in (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, slices)]
+    except Exception as error:
+        if not torch.compiler.is_compiling():
+            group.abort(error)
+        raise
+    out, lse, max_logit = torch.ops.rotunda.attention(q, k, v, sink, *lists, problem, options)
+    if not return_lse and not return_max_logit:
+        return out
+    return (out,) + ((lse,) if return_lse else ()) + ((max_logit,) if return_max_logit else ())
+
+
+def explain(q, k, v, **kwargs):
+    """What attention with these arguments does on this rank, as text: the plan, its steps, and why not otherwise.
+    Collective, as attention is."""
+    with ops.recording() as calls:
+        attention(q, k, v, **kwargs)
+    return calls[0].explain()
+
+
+def _check_tensors(q, k, v):
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}; wanted: a torch.Tensor")
+        if tensor.dtype in _FLOAT8:
+            raise _core.UnsupportedError(f"{name} is {tensor.dtype}: float8 is not supported")
+        if tensor.dtype not in _DTYPES:
+            raise ValueError(f"{name} is {tensor.dtype}; allowed: bfloat16, float16, float32")
+        if tensor.dtype != q.dtype and not torch.is_autocast_enabled(q.device.type):
+            raise ValueError(f"{name} is {tensor.dtype} and q is {q.dtype}: q, k and v have one dtype")
+        if tensor.device != q.device:
+            raise ValueError(f"{name} is on {tensor.device} and q on {q.device}: q, k and v lie on one device")
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"q is on {q.device}; allowed: cpu, cuda")
+
+
+def _check_shapes(q, k, v, layout, cu_seqlens_q):
+    if layout not in ops.LAYOUTS:
+        raise ValueError(f"layout is '{layout}'; allowed: {', '.join(ops.LAYOUTS)}")
+    axes = 3 if layout == "thd" else 4
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != axes:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; layout {layout} has {axes} axes")
+    if layout == "thd" and cu_seqlens_q is None:
+        raise ValueError("packed sequences (thd) need cu_seqlens_q, the offsets of the whole batch's sequences")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}: they differ in more than the last axis")
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"q has head dim {q.shape[-1]} and k {k.shape[-1]}: they must be equal")
+
+
+def _refuse(dropout_p, attn_mask, alibi_slopes, softcap):
+    if dropout_p:
+        raise _core.UnsupportedError(f"dropout_p={dropout_p}: dropout is not supported; allowed: 0")
+    if attn_mask is not None:
+        raise _core.UnsupportedError(
+            "attn_mask: biases and masks of numbers are not supported; say mask, window, seqused_k or slices instead"
+        )
+    if alibi_slopes is not None:
+        raise _core.UnsupportedError("alibi_slopes: ALiBi is not supported")
+    if softcap:
+        raise _core.UnsupportedError(f"softcap={softcap}: capped scores are not supported; allowed: 0")
+
+
+def _autocast(q, k, v):
+    kind = q.device.type
+    if not torch.is_autocast_enabled(kind):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(kind)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _bound(value):
+    return "inf" if value is None or value == -1 else value
+
+
+def _sink(sink, q):
+    if isinstance(sink, str):
+        if sink != "zero":
+            raise ValueError(f"sink is '{sink}'; allowed: 'zero', or a tensor of one logit a query head")
+        return None
+    if sink.dim() != 1 or sink.device != q.device:
+        raise ValueError(f"sink has shape {tuple(sink.shape)} on {sink.device}; wanted: [h_q] on {q.device}")
+    return sink.to(torch.float32)
+
+
+def _any_requires_grad(*tensors):
+    for tensor in tensors:
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False
+
+
+def _integers(value):
+    if value is None or isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.int64)

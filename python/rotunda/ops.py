@@ -1,0 +1,275 @@
+"""The operators rotunda::attention and rotunda::attention_backward.
+
+Everything about a call that is no tensor travels in two texts of key=value pairs: `problem` (docs/problem.md; shapes,
+dtype and lists come from the tensors) and `options`. So a compiled graph holds constants, and whatever the lengths of
+packed documents are, it is the same graph.
+"""
+
+import contextlib
+import functools
+import json
+
+import torch
+
+from . import _core
+from .group import Group
+
+_DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+_LISTS = "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? slices"
+_SLICE_KEYS = ("batch", "q_begin", "q_len", "k_begin", "k_len", "q_pos", "k_pos", "left", "right")
+_INFINITY = torch.iinfo(torch.int64).max
+# Axes of rows and heads in each layout.
+_AXES = {"bshd": (1, 2), "sbhd": (0, 2), "bhsd": (2, 1), "thd": (0, 1)}
+LAYOUTS = tuple(_AXES)
+
+_library = torch.library.Library("rotunda", "DEF")
+_library.define(
+    f"attention(Tensor q, Tensor k, Tensor v, Tensor? sink, {_LISTS}, str problem, str options)"
+    " -> (Tensor out, Tensor lse, Tensor max_logit)"
+)
+_library.define(
+    "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    f"Tensor? sink, {_LISTS}, str problem, str options) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsink)"
+)
+
+
+_recorded = None
+
+
+@contextlib.contextmanager
+def recording():
+    """Collects the calls that run, for rotunda.explain and tests."""
+    global _recorded
+    _recorded = calls = []
+    try:
+        yield calls
+    finally:
+        _recorded = None
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(text):
+    """The pairs of a text; callers don't change what they get."""
+    return dict(pair.split("=", 1) for pair in text.split())
+
+
+def _stream(device):
+    return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
+
+
+def _rows_shape(q, layout):
+    """Of row statistics: [b, h, s], or [h, t]."""
+    rows, heads = _AXES[layout]
+    if layout == "thd":
+        return (q.shape[1], q.shape[0])
+    return (q.shape[1 if layout == "sbhd" else 0], q.shape[heads], q.shape[rows])
+
+
+def _contiguous_heads(tensor):
+    """A tensor whose last axis lies densely, as every kernel wants it."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+
+
+def _numbers(tensor):
+    return None if tensor is None else tuple(tensor.tolist())
+
+
+def _values(key):
+    """The problem of a cache key, with what its tensors say."""
+    problem, _, (q, k, v, dtype), (cu_q, cu_k, used_q, used_k, slices), size = key
+    values = dict(_parse(problem))
+    layout = values["layout"]
+    rows, heads = _AXES[layout]
+    values |= {"dtype": _DTYPES[dtype], "h_q": q[heads], "h_kv": k[heads], "d": q[-1], "d_v": v[-1]}
+    if layout == "thd":
+        lists = {"cu_q": cu_q, "cu_k": cu_k, "used_q": used_q, "used_k": used_k}
+    else:
+        values["b"] = q[1 if layout == "sbhd" else 0]
+        values.setdefault("s_q", q[rows] * size)
+        values.setdefault("s_k", k[rows] * size)
+        lists = {"lens_q": used_q, "lens_k": used_k}
+    values |= {name: ",".join(map(str, numbers)) for name, numbers in lists.items() if numbers is not None}
+    if slices is not None:
+        values["slices"] = slices
+    return values
+
+
+def _text(values):
+    """A problem as text, or as JSON where it has slices."""
+    if "slices" not in values:
+        return " ".join(f"{name}={value}" for name, value in values.items())
+    json_values = {name: _number(value) for name, value in values.items() if name not in ("mask", "slices")}
+    for name in ("cu_q", "cu_k"):
+        if name in values:
+            json_values[name] = list(map(int, values[name].split(",")))
+    bounded = [[None if value == _INFINITY else value for value in row] for row in values["slices"]]
+    json_values["slices"] = [dict(zip(_SLICE_KEYS, row)) for row in bounded]
+    return json.dumps(json_values)
+
+
+def balanced_for(values, window=None):
+    """The problem whose work a balanced shard shares out: causal attention within the documents, whatever the mask of
+    one layer is, since all layers of a model have the same rows."""
+    text = "h_q=1 d=1 mask=causal" + (f" window={window},0" if window else "")
+    if values.get("layout") == "thd":
+        return f"{text} layout=thd cu_q={values['cu_q']}"
+    return f"{text} s_q={values['s_q']}"
+
+
+def _number(value):
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            pass
+    return value
+
+
+def _find_call(end, q, k, v, lists, problem, options):
+    """The agreed plan for these tensors; a new one is agreed on by all ranks."""
+    cu_q, cu_k, used_q, used_k, slices = lists
+    numbers = (
+        _numbers(cu_q),
+        _numbers(cu_k),
+        _numbers(used_q),
+        _numbers(used_k),
+        None if slices is None else tuple(map(tuple, slices.tolist())),
+    )
+    key = (problem, options, (q.shape, k.shape, v.shape, q.dtype), numbers, end.group.size)
+
+    def make():
+        choices, values = _parse(options), _values(key)
+        balanced = choices["shard"] == "balanced"
+        return _core.Call(
+            end.core,
+            _text(values),
+            shard_for=balanced_for(values, choices.get("balance_window")) if balanced else "",
+            schedule=choices.get("schedule", ""),
+            backward_schedule=choices.get("backward_schedule", ""),
+            shard=choices["shard"],
+            kernel=choices.get("kernel", ""),
+            inner=int(choices.get("inner", end.group.inner)),
+            chunk_size=int(choices.get("chunk_size", 0)),
+            threads=torch.get_num_threads(),
+        )
+
+    call = end.call(key, make)
+    if _recorded is not None:
+        _recorded.append(call)
+    return call
+
+
+def _on_end(q, options, body):
+    """Calls body(end); an error of this rank reaches the others, who would wait for it."""
+    end = Group.named(_parse(options)["group"]).end(q.device)
+    try:
+        return body(end)
+    except Exception as error:
+        end.failed(error)
+        raise
+
+
+def _forward(q, k, v, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
+    def run(end):
+        call = _find_call(end, q, k, v, (cu_q, cu_k, used_q, used_k, slices), problem, options)
+        out, lse, max_logit = _forward_results(q, v, problem)
+        call.forward(
+            _contiguous_heads(q),
+            _contiguous_heads(k),
+            _contiguous_heads(v),
+            sink,
+            out,
+            lse,
+            max_logit if max_logit.numel() else None,
+            end.workspace(call.workspace_bytes),
+            _stream(q.device),
+        )
+        return out, lse, max_logit
+
+    return _on_end(q, options, run)
+
+
+def _forward_results(q, v, problem):
+    values = _parse(problem)
+    out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)
+    lse = torch.empty(_rows_shape(q, values["layout"]), dtype=torch.float32, device=q.device)
+    heads = q.shape[_AXES[values["layout"]][1]] if "max_logit" in values else 0
+    return out, lse, torch.empty(heads, dtype=torch.float32, device=q.device)
+
+
+def _backward(dout, dlse, q, k, v, out, lse, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
+    def run(end):
+        call = _find_call(end, q, k, v, (cu_q, cu_k, used_q, used_k, slices), problem, options)
+        dq, dk, dv, dsink = _backward_results(q, k, v, sink)
+        call.backward(
+            _contiguous_heads(q),
+            _contiguous_heads(k),
+            _contiguous_heads(v),
+            sink,
+            out,
+            lse,
+            _contiguous_heads(dout),
+            None if dlse is None else -dlse.to(torch.float32),
+            dq,
+            dk,
+            dv,
+            dsink if dsink.numel() else None,
+            end.workspace(call.workspace_bytes),
+            _stream(q.device),
+        )
+        return dq, dk, dv, dsink
+
+    return _on_end(q, options, run)
+
+
+def _backward_results(q, k, v, sink):
+    like = functools.partial(torch.empty, device=q.device)
+    dsink = like(0 if sink is None else sink.shape[0], dtype=torch.float32)
+    return like(q.shape, dtype=q.dtype), like(k.shape, dtype=k.dtype), like(v.shape, dtype=v.dtype), dsink
+
+
+for _key in ("CPU", "CUDA"):
+    _library.impl("attention", _forward, _key)
+    _library.impl("attention_backward", _backward, _key)
+
+
+@torch.library.register_fake("rotunda::attention", lib=_library)
+def _(q, k, v, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
+    return _forward_results(q, v, problem)
+
+
+@torch.library.register_fake("rotunda::attention_backward", lib=_library)
+def _(dout, dlse, q, k, v, out, lse, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
+    return _backward_results(q, k, v, sink)
+
+
+def _setup_context(ctx, inputs, output):
+    *tensors, problem, options = inputs
+    out, lse, max_logit = output
+    ctx.save_for_backward(out, lse, *tensors)
+    ctx.problem, ctx.options = problem, options
+    ctx.mark_non_differentiable(max_logit)
+    ctx.set_materialize_grads(False)
+
+
+def _attention_gradient(ctx, dout, dlse, _):
+    out, lse, q, k, v, sink, *lists = ctx.saved_tensors
+    nothing = (None,) * 7  # lists, problem, options
+    if dout is None and dlse is None:
+        return (None,) * 4 + nothing
+    if dout is None:
+        dout = torch.zeros_like(out)
+    dq, dk, dv, dsink = torch.ops.rotunda.attention_backward(
+        dout, dlse, q, k, v, out, lse, sink, *lists, ctx.problem, ctx.options
+    )
+    return (dq, dk, dv, None if sink is None else dsink) + nothing
+
+
+def _no_double_backward(ctx, *gradients):
+    raise _core.UnsupportedError("rotunda.attention has no second derivative: double backward is not supported")
+
+
+torch.library.register_autograd(
+    "rotunda::attention", _attention_gradient, setup_context=_setup_context, lib=_library
+)
+torch.library.register_autograd("rotunda::attention_backward", _no_double_backward, lib=_library)

@@ -1,0 +1,192 @@
+#include "call.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+
+#include "dlpack.hpp"
+#include "group.hpp"
+#include "rotunda/attention.hpp"
+#include "rotunda/error.hpp"
+#include "rotunda/plan.hpp"
+
+namespace rotunda::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+struct Options {
+  std::string schedule, backward_schedule, shard, shard_for, kernel;
+  int inner = 0, threads = 0;
+  std::int64_t chunk_size = 0;
+};
+
+PlanOptions plan_options(const Options& options) {
+  PlanOptions result;
+  if (!options.schedule.empty()) result.schedule = parse_schedule_kind(options.schedule);
+  if (!options.backward_schedule.empty()) result.backward_schedule = parse_schedule_kind(options.backward_schedule);
+  if (!options.shard.empty()) result.shard = parse_shard_kind(options.shard);
+  result.shard_for = options.shard_for;
+  result.kernel = options.kernel;
+  result.inner = options.inner;
+  result.threads = options.threads;
+  result.chunk_size = options.chunk_size;
+  return result;
+}
+
+/// Where a run's memory and stream are.
+struct Place {
+  nb::handle workspace;
+  std::uintptr_t stream = 0;
+};
+
+class Call {
+ public:
+  /// Collective: all ranks agree on the plan, or get an error.
+  Call(std::shared_ptr<Group> group, const std::string& problem, const Options& options) : group_(std::move(group)) {
+    group_->run([&](Transport& transport) {
+      plan_ = agree_on_plan(parse(problem, transport), parse(options, transport), transport);
+      attention_ = std::make_unique<Attention>(plan_, transport);
+    });
+  }
+
+  ~Call() {
+    const nb::gil_scoped_release release;  // a device may have to finish its work first
+    attention_.reset();
+  }
+
+  void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle sink, nb::handle out, nb::handle lse,
+               nb::handle max_logit, nb::handle workspace, std::uintptr_t stream) {
+    Tensors tensors;
+    import([&] {
+      take_inputs(tensors, q, k, v, sink);
+    tensors.out = import_tensor(out, layout(), "out");
+    tensors.lse = import_rows(lse, "lse");
+    tensors.max_logit = import_heads(max_logit, "max_logit");
+    tensors.workspace = import_workspace(workspace);
+  });
+  group_->run([&](Transport&) { attention_->forward(tensors, {reinterpret_cast<void*>(stream)}); });
+}
+
+  // NOLINTNEXTLINE(readability-function-size): the tensors of a backward pass are this many
+  void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle sink, nb::handle out, nb::handle lse,
+                nb::handle dout, nb::handle minus_dlse, nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink,
+                nb::handle workspace, std::uintptr_t stream) {
+  Tensors tensors;
+    import([&] {
+      take_inputs(tensors, q, k, v, sink);
+    tensors.out = import_tensor(out, layout(), "out");
+    tensors.lse = import_rows(lse, "lse");
+    tensors.dout = import_tensor(dout, layout(), "dout");
+    tensors.minus_dlse = import_rows(minus_dlse, "dlse");
+    tensors.dq = import_tensor(dq, layout(), "dq");
+    tensors.dk = import_tensor(dk, layout(), "dk");
+    tensors.dv = import_tensor(dv, layout(), "dv");
+    tensors.dsink = import_heads(dsink, "dsink");
+    tensors.workspace = import_workspace(workspace);
+});
+group_->run([&](Transport&) { attention_->backward(tensors, {reinterpret_cast<void*>(stream)}); });
+}  // namespace
+
+[[nodiscard]] std::int64_t workspace_bytes() const {
+  return attention_->workspace_bytes();
+}
+[[nodiscard]] const Plan& plan() const {
+  return *plan_;
+}
+
+private:
+/// What can't be parsed is told to the others by the agreement that they wait in.
+static Problem parse(const std::string& text, Transport& transport) {
+  return guarded(transport, [&] { return parse_problem(text); });
+}
+static PlanOptions parse(const Options& options, Transport& transport) {
+  return guarded(transport, [&] { return plan_options(options); });
+}
+template <class Body>
+static auto guarded(Transport& transport, Body&& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    transport.abort(error.what());
+    throw;
+  }
+}
+
+/// A tensor that can't be used ends the call on every rank: the others would wait for this one.
+template <class Body>
+void import(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    const nb::gil_scoped_release release;
+    group_->transport().abort(error.what());
+    throw;
+  }
+}
+
+void take_inputs(Tensors& tensors, nb::handle q, nb::handle k, nb::handle v, nb::handle sink) const {
+  tensors.q = import_tensor(q, layout(), "q");
+  tensors.k = import_tensor(k, layout(), "k");
+  tensors.v = import_tensor(v, layout(), "v");
+  tensors.sink = import_heads(sink, "sink");
+}
+
+/// Any dense tensor of float32: only its memory counts.
+static std::span<std::byte> import_workspace(nb::handle tensor) {
+  if (tensor.is_none()) return {};
+  const Array array = import_array(tensor, "workspace");
+  return {static_cast<std::byte*>(array.data), static_cast<std::size_t>(array.shape[0]) * size_of(array.dtype)};
+}
+
+[[nodiscard]] Layout layout() const {
+  return plan_->problem.layout;
+}
+
+std::shared_ptr<Group> group_;
+std::shared_ptr<const Plan> plan_;
+std::unique_ptr<Attention> attention_;
+};  // namespace rotunda::python
+
+std::string explain(const Call& call) {
+  const Plan& plan = call.plan();
+  std::string text = fmt::format("{}\nplan: {}\n", to_text(plan.problem), plan.summary());
+  for (const Refusal& refusal : plan.refusals) text += fmt::format("not {}: {}\n", refusal.what, refusal.reason);
+  text += "\nforward\n" + to_text(plan.forward);
+  if (plan.backward) text += "\nbackward\n" + to_text(*plan.backward);
+  return text;
+}
+
+}  // namespace
+
+void bind_call(nb::module_& module) {
+  nb::class_<Call>(module, "Call")
+      .def(
+          "__init__",
+          [](Call* self, std::shared_ptr<Group> group, const std::string& problem, const std::string& schedule,
+             const std::string& backward_schedule, const std::string& shard, const std::string& shard_for,
+             const std::string& kernel, int inner, int threads, std::int64_t chunk_size) {
+            new (self) Call(std::move(group), problem,
+                            Options{schedule, backward_schedule, shard, shard_for, kernel, inner, threads, chunk_size});
+          },
+          nb::arg("group"), nb::arg("problem"), nb::kw_only(), nb::arg("schedule") = "",
+          nb::arg("backward_schedule") = "", nb::arg("shard") = "", nb::arg("shard_for") = "", nb::arg("kernel") = "",
+          nb::arg("inner") = 0, nb::arg("threads") = 0, nb::arg("chunk_size") = 0)
+      .def("forward", &Call::forward, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
+           nb::arg().none(), nb::arg().none(), nb::arg())
+      .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg())
+      .def_prop_ro("workspace_bytes", &Call::workspace_bytes)
+      .def_prop_ro("summary", [](const Call& call) { return call.plan().summary(); })
+      .def_prop_ro("problem", [](const Call& call) { return to_text(call.plan().problem); })
+      .def("explain", &explain);
+}
+
+}  // namespace rotunda::python

@@ -1,0 +1,37 @@
+// One rank's end of a group, as Python holds it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "rotunda/transport.hpp"
+
+namespace rotunda::python {
+
+/// Calls from several threads of Python follow each other.
+class Group {
+ public:
+  explicit Group(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  [[nodiscard]] Transport& transport() { return *transport_; }
+  [[nodiscard]] std::mutex& mutex() { return mutex_; }
+
+  /// Runs body(transport) without the GIL, one caller at a time.
+  template <class Body>
+  auto run(Body&& body) {
+    const nanobind::gil_scoped_release release;
+    const std::scoped_lock lock(mutex_);
+    return body(*transport_);
+  }
+
+ private:
+  std::unique_ptr<Transport> transport_;
+  std::mutex mutex_;
+};
+
+void bind_group(nanobind::module_& module);
+
+}  // namespace rotunda::python

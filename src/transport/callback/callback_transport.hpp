@@ -1,0 +1,51 @@
+// The transport whose bytes the host program carries (torch.distributed, say). Who is there, agreements and failures
+// are the rendezvous' business, as with the other transports between processes; the host program moves bytes alone.
+//
+// Views travel through memory of the transport's own on both sides: packed when they are posted, unpacked when they are
+// awaited. So neither the host program nor its threads ever touch a tensor, and an error frees them at any moment.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/callback/courier.hpp"
+#include "transport/process/process_end.hpp"
+
+namespace rotunda::callback {
+
+class CallbackTransport final : public process::ProcessEnd {
+ public:
+  CallbackTransport(const ProcessOptions& options, std::unique_ptr<Rendezvous> rendezvous,
+                    std::shared_ptr<HostExchange> exchange);
+  ~CallbackTransport() override;
+
+  [[nodiscard]] std::string name() const override { return "callback"; }
+  void post(int id, std::span<const Message> sends, std::span<const Message> receives) override;
+  void await(int id) override;
+  void await_sent(int id) override;
+  [[nodiscard]] std::vector<std::string> all_gather_text(const std::string& text) override;
+  void abort(const std::string& reason) noexcept override;
+
+ private:
+  using Parcels = std::vector<std::shared_ptr<Parcel>>;
+  struct Posted {
+    Errand errand;
+    bool sent = false, received = false;
+  };
+
+  void stop() noexcept override { courier_.stop(); }
+  void copy_own(std::span<const Message> sends, std::span<const Message> receives, int id);
+  [[nodiscard]] Parcels parcels(int id, std::span<const Message> messages) const;
+  Posted& find(int id);
+  /// Returns when all parcels are done, or throws: after the timeout "rank 0 waited … for rank 1 `action` exchange 4".
+  void wait_for(const Parcels& parcels, const char* action);
+
+  Courier courier_;
+  std::map<int, Posted> posted_;
+};
+
+}  // namespace rotunda::callback
