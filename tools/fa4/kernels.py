@@ -163,6 +163,13 @@ def _by_heads_and_batch(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
+def _rows_and_heads(tensor):
+    """(batch, rows, heads, dims) as (rows, (heads, batch), dims)."""
+    (batch, rows, heads, dims), (of_batch, of_row, of_head, of_dim) = tensor.shape, tensor.stride
+    layout = cute.make_layout((rows, (heads, batch), dims), stride=(of_row, (of_head, of_batch), of_dim))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
 class ForwardEntry:
     """Of a launch over tables."""
 
@@ -190,14 +197,13 @@ class ForwardOneEntry(ForwardEntry):
     @cute.jit
     def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, acc: cute.Tensor,
                  lse: cute.Tensor, low: cute.Tensor, scale: Float32, unread: cute.Tensor, batches: Int32,
-                 blocks: Int32, rows_q: Int32, rows_k: Int32, left: Int32, right: Int32, q_row: Int32,
-                 q_row_step: Int32, q_head_step: Int32, row: Int32, k_row: Int32, k_row_step: Int32,
-                 k_head_step: Int32, q_sum: Int32, q_sum_step: Int32, k_sum: Int32, k_sum_step: Int32, group: Int32,
-                 q_first: Int32, kv_first: Int32, flags: Int32, stream: cuda.CUstream):
-        one = slices.One(batches, blocks, rows_q, rows_k, left, right, q_row, q_row_step, q_head_step, row, k_row,
-                         k_row_step, k_head_step, q_sum, q_sum_step, k_sum, k_sum_step, group, q_first, kv_first,
-                         flags)
+                 blocks: Int32, rows_q: Int32, rows_k: Int32, left: Int32, right: Int32, q_row: Int32, k_row: Int32,
+                 q_sum: Int32, q_sum_step: Int32, k_sum: Int32, k_sum_step: Int32, group: Int32, q_first: Int32,
+                 kv_first: Int32, flags: Int32, stream: cuda.CUstream):
+        one = slices.One(batches, blocks, rows_q, rows_k, left, right, q_row, k_row, q_sum, q_sum_step, k_sum,
+                         k_sum_step, group, q_first, kv_first, flags)
         slices.Grid.of_one(lse.shape[1], self.dims, one)
+        q, k, v, out = (_rows_and_heads(t) for t in (q, k, v, out))
         self.run(q, k, v, out, acc, lse, low, scale, unread, unread, unread, unread, stream)
 
 
@@ -230,13 +236,15 @@ class BackwardOneEntry(BackwardEntry):
     def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, dout: cute.Tensor, lse_log2: cute.Tensor,
                  delta: cute.Tensor, dq: cute.Tensor, dk: cute.Tensor, dv: cute.Tensor, scale: Float32,
                  unread: cute.Tensor, batches: Int32, blocks: Int32, rows_q: Int32, rows_k: Int32, left: Int32,
-                 right: Int32, q_row: Int32, q_row_step: Int32, q_head_step: Int32, row: Int32, k_row: Int32,
-                 k_row_step: Int32, k_head_step: Int32, q_sum: Int32, q_sum_step: Int32, k_sum: Int32,
-                 k_sum_step: Int32, group: Int32, q_first: Int32, kv_first: Int32, flags: Int32, stream: cuda.CUstream):
-        one = slices.One(batches, blocks, rows_q, rows_k, left, right, q_row, q_row_step, q_head_step, row, k_row,
-                         k_row_step, k_head_step, q_sum, q_sum_step, k_sum, k_sum_step, group, q_first, kv_first,
-                         flags)
+                 right: Int32, q_row: Int32, k_row: Int32, q_sum: Int32, q_sum_step: Int32, k_sum: Int32,
+                 k_sum_step: Int32, group: Int32, q_first: Int32, kv_first: Int32, flags: Int32,
+                 stream: cuda.CUstream):
+        one = slices.One(batches, blocks, rows_q, rows_k, left, right, q_row, k_row, q_sum, q_sum_step, k_sum,
+                         k_sum_step, group, q_first, kv_first, flags)
         slices.Grid.of_one(delta.shape[0], self.dims, one)
+        q, k, v, dout = (_rows_and_heads(t) for t in (q, k, v, dout))
+        if cutlass.const_expr(self.direct):
+            dk, dv = _rows_and_heads(dk), _rows_and_heads(dv)
         self.run(q, k, v, dout, lse_log2, delta, dq, dk, dv, scale, unread, unread, unread, unread,
                  (None, None, None), stream)
 
@@ -276,7 +284,8 @@ def forward(dtype, d, d_v, one=False):
                      intra_wg_overlap=tile.intra_wg_overlap, mma_pv_is_rs=tile.mma_pv_is_rs, mask_mod=None,
                      score_mod=None, has_aux_tensors=False, q_subtile_factor=1, paged_kv_non_tma=False)
     statistics = lambda: tensor(Float32, 3, 4, unit=False)  # noqa: E731
-    tensors = (*(tensor(of, 3) for _ in range(4)), tensor(Float32, 4), statistics(), statistics())
+    rank = 4 if one else 3
+    tensors = (*(tensor(of, rank) for _ in range(4)), tensor(Float32, 4), statistics(), statistics())
     if one:
         return _compile(ForwardOneEntry(kernel, (d, d_v)), *tensors, Float32(1.0), ints(), *NUMBERS * (Int32(0),))
     return _compile(ForwardEntry(kernel, (d, d_v)), *tensors, Float32(1.0), *(ints() for _ in range(6)), Int32(0))
@@ -294,8 +303,9 @@ def backward(dtype, d, d_v, deterministic=False, direct=False, one=False):
                       num_threads=(tile.num_wg + 1) * 128, V_in_regs=False, score_mod=None, score_mod_bwd=None,
                       mask_mod=None, has_aux_tensors=False, q_subtile_factor=2, dQ_single_wg=tile.dQ_single_wg)
     sums = lambda: tensor(Float32, 2)  # noqa: E731
-    keys = (lambda: tensor(of, 3)) if direct else sums
-    tensors = (*(tensor(of, 3) for _ in range(4)), *(sums() for _ in range(3)), keys(), keys())
+    rank = 4 if one else 3
+    keys = (lambda: tensor(of, rank)) if direct else sums
+    tensors = (*(tensor(of, rank) for _ in range(4)), *(sums() for _ in range(3)), keys(), keys())
     if one:
         return _compile(BackwardOneEntry(kernel, (d, d_v), direct), *tensors, Float32(1.0), ints(),
                         *NUMBERS * (Int32(0),))

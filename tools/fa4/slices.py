@@ -5,7 +5,7 @@ and key rows that begin anywhere, with a band of its own. Subclasses and replace
 
   Slice      reads a slice from tables, where FA4 reads a sequence's offsets and lengths
   Blocks     bounds a tile's loop by the slice's band, the masks mask by it
-  Tma        loads rows of the slice only: tiles are filled with zeros beyond its ends, so padding is never read
+  Tma        loads rows of the slice only: tiles are filled with zeros beyond its end, so padding is never read
   arguments  sizes the grid from the tables
 """
 
@@ -35,8 +35,8 @@ from quack.cute_dsl_utils import ParamsBase
 
 @dataclass
 class One(ParamsBase):
-    """One slice of every batch entry, the same but for where it lies: numbers in place of tables, nothing to read.
-    Steps are from one batch entry to the next."""
+    """One slice of every batch entry, the same in all: numbers in place of tables, nothing to read. Tensors are
+    (rows, (heads, batch), dims) and end with the slice's last row, so TMA fills up with zeros by itself."""
 
     batches: Int32
     blocks: Int32
@@ -45,12 +45,7 @@ class One(ParamsBase):
     left: Int32
     right: Int32
     q_row: Int32
-    q_row_step: Int32
-    q_head_step: Int32
-    row: Int32
     k_row: Int32
-    k_row_step: Int32
-    k_head_step: Int32
     q_sum: Int32
     q_sum_step: Int32
     k_sum: Int32
@@ -102,14 +97,13 @@ class Slice(SeqlenInfoQK):
 
     @staticmethod
     def _of_one(one, batch, tile_m, tile_n):
-        return Slice(offset_q=one.q_row + batch * one.q_row_step, offset_k=one.k_row + batch * one.k_row_step,
+        return Slice(offset_q=one.q_row, offset_k=one.k_row,
                      padded_offset_q=cute.assume(one.q_sum + batch * one.q_sum_step, divby=tile_m),
                      padded_offset_k=cute.assume(one.k_sum + batch * one.k_sum_step, divby=tile_n),
                      seqlen_q=one.rows_q, seqlen_k=one.rows_k, m_block_offset=0, block_idx_offset=0, num_n_blocks=0,
                      has_cu_seqlens_q=True, has_cu_seqlens_k=True, has_seqused_q=True, has_seqused_k=True,
-                     batch=batch, row=one.row, q_head=batch * one.q_head_step, left=one.left, right=one.right,
-                     k_head=batch * one.k_head_step, group=one.group, q_first=one.q_first, kv_first=one.kv_first,
-                     flags=one.flags)
+                     batch=batch, row=one.q_row, left=one.left, right=one.right, group=one.group,
+                     q_first=one.q_first, kv_first=one.kv_first, flags=one.flags)
 
     def kv_head(self, head):
         return (head + self.q_first) // self.group - self.kv_first
@@ -119,6 +113,8 @@ class Slice(SeqlenInfoQK):
             return super().offset_batch_Q(mQ, batch_idx, dim, padded=True)
         if dim == 2:  # statistics of forward: (rows, (heads, batch))
             return Heads(cute.domain_offset((self.row, 0), mQ), lambda head: (head, self.batch))
+        if Grid.one is not None:
+            return Heads(_from_row(mQ, self.offset_q, self.seqlen_q, ragged), lambda head: (head, self.batch))
         rows = copy_utils.offset_ragged_tensor(mQ, self.offset_q, self.seqlen_q, ptr_shift=ragged)
         return Heads(rows, lambda head: head + self.q_head)
 
@@ -126,8 +122,18 @@ class Slice(SeqlenInfoQK):
         if padded:
             rows = super().offset_batch_K(mK, batch_idx, dim, padded=True, multiple=multiple)
             return Heads(rows, self.kv_head)
+        if Grid.one is not None:
+            rows = _from_row(mK, self.offset_k, self.seqlen_k, ragged)
+            return Heads(rows, lambda head: (self.kv_head(head), self.batch))
         rows = copy_utils.offset_ragged_tensor(mK, self.offset_k, self.seqlen_k, ptr_shift=ragged)
         return Heads(rows, lambda head: self.kv_head(head) + self.k_head)
+
+
+def _from_row(tensor, row, rows, ragged):
+    """Of One: a tensor that is loaded from ends where it must; stores are to ragged ones."""
+    if ragged:
+        return copy_utils.offset_ragged_tensor(tensor, row, rows, ptr_shift=True)
+    return cute.domain_offset((row, 0, (0, 0)), tensor)
 
 
 class Blocks(BlockInfo):
@@ -183,7 +189,7 @@ class Tma:
 
     @staticmethod
     def make_tiled_tma_atom(op, tensor, *rest):
-        if isinstance(op, cpasync.CopyBulkTensorTileG2SOp):
+        if isinstance(op, cpasync.CopyBulkTensorTileG2SOp) and Grid.one is None:
             tensor = copy_utils.create_ragged_tensor_for_tma(tensor)
         return cpasync.make_tiled_tma_atom(op, tensor, *rest)
 
@@ -249,3 +255,4 @@ def teach(one):
         module.SeqlenInfoQK, module.BlockInfo, module.AttentionMask = Slice, Blocks, mask
         module.TileSchedulerArguments, module.cpasync = arguments, Tma()
         module.SingleTileVarlenScheduler = scheduler
+        module.assume_tensor_aligned = lambda tensor: tensor  # strides say so themselves, and some are of two modes

@@ -143,21 +143,23 @@ class Backward {
   void launch(const Prepared& prepared) {
     const std::int64_t heads_q = args_.q.heads(), heads_kv = args_.k.heads();
     const std::int64_t rows_q = plan_.work.q.rows, rows_k = plan_.work.k.rows;
+    const OneSlice& one = prepared.one;
+    const std::int64_t end_q = one.q_row + one.rows_q, end_k = one.k_row + one.rows_k;
     BackwardCall call{
-        .q = folds_.queries(args_.q, workspace_),
-        .k = folded(args_.k, folds_.k),
-        .v = folded(args_.v, folds_.k),
-        .dout = folds_.queries(args_.dout, workspace_),
+        .q = folds_.queries(args_.q, end_q, workspace_),
+        .k = folds_.keys(args_.k, end_k, workspace_),
+        .v = folds_.keys(args_.v, end_k, workspace_),
+        .dout = folds_.queries(args_.dout, end_q, workspace_),
         .lse_log2 = sums(plan_.lse, heads_q, rows_q, 1),
         .delta = sums(plan_.delta, heads_q, rows_q, 1),
         .dq = sums(plan_.dq, heads_q, rows_q, kernel_.d),
         .dk = sums(plan_.dk, heads_kv, rows_k, kernel_.d),
         .dv = sums(plan_.dv, heads_kv, rows_k, kernel_.d_v),
-        .direct_dk = folded(args_.dk, folds_.k),
-        .direct_dv = folded(args_.dv, folds_.k),
+        .direct_dk = folds_.keys(args_.dk, end_k, workspace_),
+        .direct_dv = folds_.keys(args_.dv, end_k, workspace_),
         .scale = static_cast<float>(args_.scale),
         .tables = prepared.tables,
-        .one = prepared.one,
+        .one = one,
         .turns_q = turns(plan_.turns_q, heads_q, most_tiles(plan_.work.launches, 'q', kernel_.dq.rows), 1),
         .turns_k = turns(plan_.turns_k, heads_kv, most_tiles(plan_.work.launches, 'k', kernel_.dkv.rows), 2),
         .turns_v = turns(plan_.turns_v, heads_kv, most_tiles(plan_.work.launches, 'k', kernel_.dkv.rows), 2),

@@ -69,9 +69,15 @@ class Loaded {
   std::map<const Exported*, Entry> entries_;
 };
 
-/// Addresses of arguments, in order.
+/// Addresses of a kernel's arguments, in order.
 class Arguments {
  public:
+  explicit Arguments(const Exported& kernel) : kernel_(kernel) {}
+
+  template <class... T>
+  void add_operands(T&... operands) {
+    (addresses_.push_back(kernel_.one ? static_cast<void*>(&operands.whole) : &operands.folded), ...);
+  }
   template <class... T>
   void add(T&... values) {
     (addresses_.push_back(&values), ...);
@@ -82,16 +88,17 @@ class Arguments {
     auto* number = reinterpret_cast<std::int32_t*>(&one);
     for (std::size_t i = 0; i < sizeof(OneSlice) / sizeof(std::int32_t); ++i) add(number[i]);
   }
-  void run(const Exported& kernel, Stream stream) {
-    load(kernel);
+  void run(Stream stream) {
+    load(kernel_);
     std::int32_t result = 0;
     cudaStream_t native = cuda::native(stream);
     add(native, result);
-    kernel.run(addresses_.data(), static_cast<std::int32_t>(addresses_.size()));
-    cuda::check(static_cast<cudaError_t>(result), kernel.name);
+    kernel_.run(addresses_.data(), static_cast<std::int32_t>(addresses_.size()));
+    cuda::check(static_cast<cudaError_t>(result), kernel_.name);
   }
 
  private:
+  const Exported& kernel_;
   std::vector<void*> addresses_;
 };
 
@@ -128,32 +135,35 @@ const Exported* twin_for_one(const Exported& kernel) {
 
 void launch(const Exported& kernel, ForwardCall& c, Stream stream) {
   LaunchTables& t = c.tables;
-  Arguments arguments;
-  arguments.add(c.q, c.k, c.v, c.out, c.acc, c.lse, c.low, c.scale);
+  Arguments arguments(kernel);
+  arguments.add_operands(c.q, c.k, c.v, c.out);
+  arguments.add(c.acc, c.lse, c.low, c.scale);
   if (kernel.one) {
     arguments.add(c.one, t.first_q);
   } else {
     arguments.add(t.first_q, t.first_k, t.used_q, t.used_k, t.blocks_before, t.block_owner, t.grid_rows);
   }
-  arguments.run(kernel, stream);
+  arguments.run(stream);
 }
 
 void launch(const Exported& kernel, BackwardCall& c, Stream stream) {
   LaunchTables& t = c.tables;
-  Arguments arguments;
-  arguments.add(c.q, c.k, c.v, c.dout, c.lse_log2, c.delta, c.dq);
+  Arguments arguments(kernel);
+  arguments.add_operands(c.q, c.k, c.v, c.dout);
+  arguments.add(c.lse_log2, c.delta, c.dq);
   if (kernel.kind == Kind::direct) {
-    arguments.add(c.direct_dk, c.direct_dv, c.scale);
+    arguments.add_operands(c.direct_dk, c.direct_dv);
   } else {
-    arguments.add(c.dk, c.dv, c.scale);
+    arguments.add(c.dk, c.dv);
   }
+  arguments.add(c.scale);
   if (kernel.one) {
     arguments.add(c.one, t.first_q);
   } else {
     arguments.add(t.first_q, t.first_k, t.used_q, t.used_k, t.blocks_before, t.block_owner);
     arguments.add(c.turns_q, c.turns_k, c.turns_v, t.grid_rows);
   }
-  arguments.run(kernel, stream);
+  arguments.run(stream);
 }
 
 }  // namespace rotunda::fa4

@@ -81,15 +81,21 @@ struct LaunchTables {
 /// A launch over one slice of every batch entry (class One in tools/fa4/slices.py), in that order.
 struct OneSlice {
   std::int32_t batches, blocks, rows_q, rows_k, left, right;
-  std::int32_t q_row, q_row_step, q_head_step, row;
-  std::int32_t k_row, k_row_step, k_head_step;
+  std::int32_t q_row, k_row;
   std::int32_t q_sum, q_sum_step, k_sum, k_sum_step;
   std::int32_t group, q_first, kv_first, flags;
 };
 
+/// q, k, v, out, dout, dK or dV: folded for kernels that read tables; for the others [batch, row, head, dim], of rows
+/// up to the slice's last.
+struct Operand {
+  Tensor3 folded;
+  Tensor4 whole;
+};
+
 /// Arguments of the exported functions, in their order.
 struct ForwardCall {
-  Tensor3 q, k, v, out;
+  Operand q, k, v, out;
   Tensor4 acc;
   Statistics lse, low;
   float scale = 1;
@@ -97,10 +103,10 @@ struct ForwardCall {
   OneSlice one;  ///< in place of tables
 };
 struct BackwardCall {
-  Tensor3 q, k, v, dout;
+  Operand q, k, v, dout;
   Sums lse_log2, delta, dq;
   Sums dk, dv;                   ///< but for direct
-  Tensor3 direct_dk, direct_dv;  ///< direct
+  Operand direct_dk, direct_dv;  ///< direct
   float scale = 1;
   LaunchTables tables;
   OneSlice one;                       ///< in place of tables

@@ -46,6 +46,13 @@ Tensor3 folded(const TensorView& view, const Fold& fold) {
           {stride_of(view, 1), stride_of(view, 2)}};
 }
 
+Tensor4 whole(const TensorView& view, std::int64_t end) {
+  const auto number = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
+  return {view.data,
+          {number(view.batch()), number(end), number(view.heads()), number(view.dim())},
+          {stride_of(view, 0), stride_of(view, 1), stride_of(view, 2)}};
+}
+
 TensorView entry(const TensorView& view, std::int64_t batch) {
   TensorView result = view;
   result.shape[0] = 1;

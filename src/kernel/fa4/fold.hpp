@@ -20,8 +20,11 @@ struct Fold {
 /// The fold that all of these views allow; nothing where there is none, and each entry has to be a call of its own.
 [[nodiscard]] std::optional<Fold> common_fold(std::span<const TensorView> views);
 
-/// A view as the kernels take it.
+/// A view as the kernels that read tables take it.
 [[nodiscard]] Tensor3 folded(const TensorView& view, const Fold& fold);
+
+/// As the others do, with rows up to `end`.
+[[nodiscard]] Tensor4 whole(const TensorView& view, std::int64_t end);
 
 /// A view of one batch entry.
 [[nodiscard]] TensorView entry(const TensorView& view, std::int64_t batch);

@@ -1,6 +1,7 @@
 // Forward: launches whose pieces share no query row, each begins or resumes the state.
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "base/fail.hpp"
 #include "kernel/fa4/device_passes.hpp"
@@ -55,27 +56,26 @@ class Forward {
     LaunchFrame frame{folds_.q, folds_.k, args_.heads, 0, 'q', kernel_.tile_q};
     if (!(first && args_.init)) frame.flags |= kResumes;
     if (!(last && args_.last)) frame.flags |= kLeavesState;
+    const Exported* twin = twin_for_one(kernel_);
+    std::optional<OneSlice> one;
+    if (twin != nullptr) one = as_one_slice(plan_.launches[index], frame, args_.q.batch());
+    const std::int64_t end_q = one ? one->q_row + one->rows_q : 0, end_k = one ? one->k_row + one->rows_k : 0;
     const bool gives_out = (frame.flags & kLeavesState) == 0;
     ForwardCall call{
-        .q = folded(args_.q, folds_.q),
-        .k = folds_.keys(args_.k, workspace_),
-        .v = folds_.keys(args_.v, workspace_),
-        .out = gives_out ? folded(args_.out, folds_.q) : workspace_.nothing(args_.v.dim()),
+        .q = folds_.queries(args_.q, end_q, workspace_),
+        .k = folds_.keys(args_.k, end_k, workspace_),
+        .v = folds_.keys(args_.v, end_k, workspace_),
+        .out = gives_out ? folds_.queries(args_.out, end_q, workspace_) : workspace_.nothing(args_.v.dim()),
         .acc = tensor4(acc_),
         .lse = statistics(args_.lse),
         .low = statistics(low_),
         .scale = static_cast<float>(args_.scale),
         .tables = {},
-        .one = {},
+        .one = one.value_or(OneSlice{}),
     };
     auto* const at = workspace_.at<std::int32_t>(plan_.tables[index]);
-    if (const Exported* twin = twin_for_one(kernel_)) {
-      if (const auto one = as_one_slice(plan_.launches[index], frame, args_.q.batch())) {
-        call.one = *one;
-        call.tables.first_q = {at, {1}};
-        return fa4::launch(*twin, call, stream_);
-      }
-    }
+    call.tables.first_q = {at, {1}};
+    if (one) return fa4::launch(*twin, call, stream_);
     const Tables tables = make_tables(plan_.launches[index], frame);
     write(tables, at, stream_);
     call.tables = tables.at(at);

@@ -83,6 +83,7 @@ Tables make_tables(const Launch& launch, const LaunchFrame& frame) {
 std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& frame, std::int64_t batches) {
   if (launch.empty() || static_cast<std::int64_t>(launch.size()) != batches) return std::nullopt;
   const Piece& first = launch.front();
+  if (first.q_len == 0 || first.k_len == 0) return std::nullopt;
   const Piece& second = launch[batches > 1 ? 1 : 0];
   const std::int64_t q_sum_step = second.q_sum - first.q_sum, k_sum_step = second.k_sum - first.k_sum;
   for (std::int64_t batch = 0; batch < batches; ++batch) {
@@ -100,12 +101,7 @@ std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& fr
                   .left = number(left_of(first)),
                   .right = number(right_of(first)),
                   .q_row = number(first.q_begin),
-                  .q_row_step = number(frame.q.rows),
-                  .q_head_step = number(frame.q.heads),
-                  .row = number(first.q_begin),
                   .k_row = number(first.k_begin),
-                  .k_row_step = number(frame.k.rows),
-                  .k_head_step = number(frame.k.heads),
                   .q_sum = number(first.q_sum),
                   .q_sum_step = number(q_sum_step),
                   .k_sum = number(first.k_sum),

@@ -37,9 +37,10 @@ class Workspace {
     }
   }
   /// A tensor for an argument that is not touched; kernels describe it to TMA all the same.
-  [[nodiscard]] Tensor3 nothing(std::int64_t dim) const {
+  [[nodiscard]] Operand nothing(std::int64_t dim) const {
     const std::int64_t step = (dim + 7) / 8 * 8;
-    return {base_, {1, 1, static_cast<std::int32_t>(dim)}, {step, step}};
+    const auto width = static_cast<std::int32_t>(dim);
+    return {{base_, {1, 1, width}, {step, step}}, {base_, {1, 1, 1, width}, {step, step, step}}};
   }
 
  private:
@@ -50,12 +51,19 @@ class Workspace {
 struct Folds {
   Fold q, k;
 
-  /// There may be no keys, or no rows.
-  [[nodiscard]] Tensor3 keys(const TensorView& view, const Workspace& workspace) const {
-    return view.empty() ? workspace.nothing(view.dim()) : folded(view, k);
+  /// `end` is that of a launch over one slice; else 0. There may be no keys, or no rows.
+  [[nodiscard]] Operand keys(const TensorView& view, std::int64_t end, const Workspace& workspace) const {
+    return operand(view, k, end, workspace);
   }
-  [[nodiscard]] Tensor3 queries(const TensorView& view, const Workspace& workspace) const {
-    return view.empty() ? workspace.nothing(view.dim()) : folded(view, q);
+  [[nodiscard]] Operand queries(const TensorView& view, std::int64_t end, const Workspace& workspace) const {
+    return operand(view, q, end, workspace);
+  }
+
+ private:
+  [[nodiscard]] static Operand operand(const TensorView& view, const Fold& fold, std::int64_t end,
+                                       const Workspace& workspace) {
+    if (view.empty()) return workspace.nothing(view.dim());
+    return {folded(view, fold), whole(view, end)};
   }
 };
 

@@ -41,6 +41,16 @@ TEST(Fa4Fold, EveryLayoutFolds) {
   }
 }
 
+TEST(Fa4Fold, WholeTensorsEndWithTheSlice) {
+  const TensorView v = view(Layout::sbhd, 4, 5, 1, 16);
+  const Tensor4 t = whole(v, 3);
+  EXPECT_EQ(t.shape[0], 4);
+  EXPECT_EQ(t.shape[1], 3);
+  EXPECT_EQ(t.stride[0], v.stride[0]);
+  EXPECT_EQ(t.stride[1], v.stride[1]);
+  EXPECT_GE(t.stride[2], 8) << "an axis of 1 has a stride, too";
+}
+
 TEST(Fa4Fold, OneEntryAlwaysFolds) {
   TensorView v = view(Layout::bshd, 1, 5, 3, 16);
   v.stride[0] = 7;
