@@ -36,8 +36,8 @@ using Queries128 = Shape<128, 1, 32, 2, 4, 2>;
 using Queries256 = Shape<256, 2, 64, 2, 4>;
 using Queries512 = Shape<512, 4, 32, 2, 2>;
 
-using Keys64 = Shape<64, 2, 64, 2, 4>;
-using Keys128 = Shape<128, 2, 64, 2, 4>;
+using Keys64 = Shape<64, 2, 64, 2, 2, 2>;
+using Keys128 = Shape<128, 2, 64, 2, 2, 2>;
 using Keys256 = Shape<256, 4, 64, 2, 2>;
 using Keys512 = Shape<512, 8, 64, 2, 1>;
 using Keys512Small = Shape<512, 4, 32, 1, 2>;
