@@ -79,18 +79,17 @@ __device__ void load_rows(const Source& from, std::int64_t first, int valid, int
     if (piece * 8 >= (from.dim + 15) / 16 * 16) continue;
     const int real_rows = piece * 8 < from.dim ? valid : 0;
     const std::uint16_t* source = from.data + (first + first_row) * from.stride + piece * 8;
+    const std::int64_t hop = step * from.stride;
     const auto place = [&](int row) { return tile + row * S::kPitch + swizzled(piece, row); };
     if (from.vectors) {
 #pragma unroll 1
-      for (int some = first_row; some < rows; some += 4 * step) {
+      for (int row = first_row; row < rows;) {  // a multiple of 4·step (tiling.cpp)
 #pragma unroll
-        for (int row = some, i = 0; i < 4; ++i, row += step, source += step * from.stride) {
-          if (row < rows) copy_async(place(row), source, row < real_rows);
-        }
+        for (int i = 0; i < 4; ++i, row += step, source += hop) copy_async(place(row), source, row < real_rows);
       }
     } else {
 #pragma unroll 1
-      for (int row = first_row; row < rows; row += step, source += step * from.stride) {
+      for (int row = first_row; row < rows; row += step, source += hop) {
         copy_elements(place(row), source, row < real_rows);
       }
     }

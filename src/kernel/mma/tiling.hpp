@@ -20,7 +20,8 @@ struct Shape {
   static constexpr int kPitch = 2 * kWidth;                   ///< bytes of a row of a tile
   /// Bytes of a row of weights: eight of them begin in different banks.
   static constexpr int kWeightPitch = 2 * kColumns + 16;
-  static constexpr int kMaxThreads = 32 * kParts * kTeamsOf;
+  static constexpr int kTeams = kTeamsOf;  ///< at most
+  static constexpr int kMaxThreads = 32 * kParts * kTeams;
   static constexpr int kBlocks = kBlocksOf;  ///< of a multiprocessor, that registers are to suffice for
 };
 
