@@ -8,7 +8,7 @@ option(ROTUNDA_CUDA "Build the CUDA kernels" OFF)
 set(ROTUNDA_CUDNN AUTO CACHE STRING "With ROTUNDA_CUDA: build the kernel that calls cuDNN: ON, OFF, or AUTO where it can be")
 set(ROTUNDA_FA4 AUTO CACHE STRING "With ROTUNDA_CUDA: build FlashAttention-4's kernels for Hopper: ON, OFF, or AUTO where it can be")
 set(ROTUNDA_MMA_ARCHITECTURES 80-virtual CACHE STRING
-    "With ROTUNDA_CUDA: what the portable kernel mma is compiled for beside Hopper; 80-virtual serves all later devices")
+    "With ROTUNDA_CUDA: what the portable kernel mma is compiled for beside Hopper; 80-virtual is for all later ones")
 set(ROTUNDA_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -61,25 +61,40 @@ struct Statistics {
   }
 };
 
-/// Turns logits and dP into P and dS, 0 where not visible.
+/// Turns logits and dP into P and dS.
 template <class S, Pass kPass>
-__device__ void weigh(const Visible& visible, bool full, const Statistics<S, kPass>& statistics, float scale_log2,
-                      const Position<S>& at, Scores<S>& p, Scores<S>& ds) {
+__device__ void weigh(const Statistics<S, kPass>& statistics, float scale_log2, const Position<S>& at, Scores<S>& p,
+                      Scores<S>& ds) {
+#pragma unroll
+  for (int m = 0; m < S::kStrips; ++m) {
+#pragma unroll
+    for (int n = 0; n < S::kScoreBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int h = i / 2, c = at.score_column(n) + i % 2;
+        p[m][n][i] = exp2_fast(fmaf(p[m][n][i], scale_log2, -statistics.lse_log2(m, h, c)));
+        ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - statistics.delta(m, h, c));
+      }
+    }
+  }
+}
+
+/// Weights of pairs that are not visible become 0.
+template <class S>
+__device__ void mask_weights(const Visible& visible, const Position<S>& at, Scores<S>& p, Scores<S>& ds) {
 #pragma unroll
   for (int m = 0; m < S::kStrips; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int begin = full ? 0 : visible.begin(at.tile_row(m, h));
-      const int end = full ? S::kColumns : visible.end(at.tile_row(m, h));
+      const int begin = visible.begin(at.tile_row(m, h)), end = visible.end(at.tile_row(m, h));
 #pragma unroll
       for (int n = 0; n < S::kScoreBlocks; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const int c = at.score_column(n) + e, i = 2 * h + e;
-          const bool seen = c >= begin && c < end;
-          const float weight = exp2_fast(fmaf(p[m][n][i], scale_log2, -statistics.lse_log2(m, h, c)));
-          p[m][n][i] = seen ? weight : 0;
-          ds[m][n][i] = seen ? weight * (ds[m][n][i] - statistics.delta(m, h, c)) : 0;
+          const int c = at.score_column(n) + e;
+          if (c >= begin && c < end) continue;
+          p[m][n][2 * h + e] = 0;
+          ds[m][n][2 * h + e] = 0;
         }
       }
     }
@@ -232,7 +247,8 @@ struct Backward {
       score(0, p);
       const Visible visible(runs, now, S::kColumns);  // not before: the scores need the registers
       const bool full = visible.full(call.walk.tile_rows, S::kColumns);
-      weigh<S, kPass>(visible, full, statistics, call.scale_log2, at, p, ds);
+      weigh<S, kPass>(statistics, call.scale_log2, at, p, ds);
+      if (!full) mask_weights<S>(visible, at, p, ds);
       const auto load_next = [&] {
         if (more) load(1, seen(), head);
       };

@@ -79,15 +79,17 @@ __device__ void load_rows(const Source& from, std::int64_t first, int valid, int
     if (piece * 8 >= (from.dim + 15) / 16 * 16) continue;
     const int real_rows = piece * 8 < from.dim ? valid : 0;
     const std::uint16_t* source = from.data + (first + first_row) * from.stride + piece * 8;
+    const std::int64_t hop = step * from.stride;
     const auto place = [&](int row) { return tile + row * S::kPitch + swizzled(piece, row); };
     if (from.vectors) {
-#pragma unroll 4
-      for (int row = first_row; row < rows; row += step, source += step * from.stride) {
-        copy_async(place(row), source, row < real_rows);
+#pragma unroll 1
+      for (int row = first_row; row < rows;) {  // a multiple of 4·step (tiling.cpp)
+#pragma unroll
+        for (int i = 0; i < 4; ++i, row += step, source += hop) copy_async(place(row), source, row < real_rows);
       }
     } else {
 #pragma unroll 1
-      for (int row = first_row; row < rows; row += step, source += step * from.stride) {
+      for (int row = first_row; row < rows; row += step, source += hop) {
         copy_elements(place(row), source, row < real_rows);
       }
     }
@@ -158,14 +160,15 @@ __device__ void make_scores(std::uint32_t left, std::uint32_t right, int dim, Sc
   load_blocks(b[0], right);
 #pragma unroll 1
   for (; steps >= 4; steps -= 4) {
+    const std::uint32_t onward = steps >= 8 ? 128 : 0;
 #pragma unroll
     for (std::uint32_t i = 0; i < 4 * kPairs; ++i) {
       const std::uint32_t step = i / kPairs, next = (i + 1) / kPairs;
-      const std::uint32_t beyond = next / 4 * 128, swap = next % 4 * 32;
+      const std::uint32_t beyond = next < 4 ? 0 : onward, swap = next % 4 * 32;
       load_blocks(b[(i + 1) % 2], (right ^ swap) + beyond + (i + 1) % kPairs * 16 * S::kPitch);
       if (i % kPairs == 0) {
         const std::uint32_t after = step + 1;
-        load_left<S>((left ^ after % 4 * 32) + after / 4 * 128, a[after % 2]);
+        load_left<S>((left ^ after % 4 * 32) + (after < 4 ? 0 : onward), a[after % 2]);
       }
       multiply_blocks<T, S>(a[step % 2], b[i % 2], static_cast<int>(i % kPairs * 2), scores);
     }
@@ -308,13 +311,17 @@ __device__ void add_product(const Weights<S>& weights, const char* team, std::ui
 template <class T, class S>
 [[nodiscard]] __device__ bool has_bad(const char* tile, int rows, int dim) {
   constexpr std::uint32_t kExponent = std::is_same_v<T, __half> ? 0x7c00 : 0x7f80;
+  constexpr int kLanes = S::kWidth / 8 < 32 ? S::kWidth / 8 : 32;  // that share a row
+  const auto is_bad = [](std::uint32_t pair) {
+    return (pair & kExponent) == kExponent || (pair >> 16 & kExponent) == kExponent;
+  };
   bool bad = false;
-  const int pairs = dim / 2, threads = static_cast<int>(blockDim.x);
-  for (int row = 0; row < rows; ++row) {
-    for (int i = static_cast<int>(threadIdx.x); i < pairs; i += threads) {
-      const auto pair =
-          *reinterpret_cast<const std::uint32_t*>(tile + row * S::kPitch + swizzled(i / 4, row) + i % 4 * 4);
-      bad = bad || (pair & kExponent) == kExponent || (pair >> 16 & kExponent) == kExponent;
+  const int thread = fresh_thread();
+  for (int piece = thread % kLanes; piece * 8 < dim; piece += kLanes) {
+#pragma unroll 1
+    for (int row = thread / kLanes; row < rows; row += static_cast<int>(blockDim.x) / kLanes) {
+      const uint4 pairs = *reinterpret_cast<const uint4*>(tile + row * S::kPitch + swizzled(piece, row));
+      bad = bad || is_bad(pairs.x) || is_bad(pairs.y) || is_bad(pairs.z) || is_bad(pairs.w);
     }
   }
   return __syncthreads_or(bad ? 1 : 0) != 0;

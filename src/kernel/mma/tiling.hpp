@@ -20,7 +20,8 @@ struct Shape {
   static constexpr int kPitch = 2 * kWidth;                   ///< bytes of a row of a tile
   /// Bytes of a row of weights: eight of them begin in different banks.
   static constexpr int kWeightPitch = 2 * kColumns + 16;
-  static constexpr int kMaxThreads = 32 * kParts * kTeamsOf;
+  static constexpr int kTeams = kTeamsOf;  ///< at most
+  static constexpr int kMaxThreads = 32 * kParts * kTeams;
   static constexpr int kBlocks = kBlocksOf;  ///< of a multiprocessor, that registers are to suffice for
 };
 
@@ -36,8 +37,8 @@ using Queries128 = Shape<128, 1, 32, 2, 4, 2>;
 using Queries256 = Shape<256, 2, 64, 2, 4>;
 using Queries512 = Shape<512, 4, 32, 2, 2>;
 
-using Keys64 = Shape<64, 2, 64, 2, 4>;
-using Keys128 = Shape<128, 2, 64, 2, 4>;
+using Keys64 = Shape<64, 2, 64, 2, 2, 2>;
+using Keys128 = Shape<128, 2, 64, 2, 2, 2>;
 using Keys256 = Shape<256, 4, 64, 2, 2>;
 using Keys512 = Shape<512, 8, 64, 2, 1>;
 using Keys512Small = Shape<512, 4, 32, 1, 2>;
