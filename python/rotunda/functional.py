@@ -143,7 +143,7 @@ def attention(
         if not torch.compiler.is_compiling():
             group.abort(error)
         raise
-    out, lse, max_logit = torch.ops.rotunda.attention(q, k, v, sink, *lists, problem, options)
+    out, lse, max_logit = ops._attention(q, k, v, sink, *lists, problem, options)
     if not return_lse and not return_max_logit:
         return out
     return (out,) + ((lse,) if return_lse else ()) + ((max_logit,) if return_max_logit else ())

@@ -99,7 +99,9 @@ class ContextParallel:
             if parameter.requires_grad:
                 if parameter.grad is None:  # this rank's tokens had no part in it; the others wait all the same
                     parameter.grad = torch.zeros_like(parameter)
-                dist.all_reduce(parameter.grad, group=self.group.process_group)
+                gradient = parameter.grad
+                local = gradient.to_local() if hasattr(gradient, "to_local") else gradient  # a DTensor's part
+                dist.all_reduce(local, group=self.group.process_group)
 
     def _shard_inputs(self, model, args, kwargs):
         if args:
