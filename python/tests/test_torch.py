@@ -45,6 +45,23 @@ def run_compile(group, backend):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_compile_with_groups_as_they_come(pool):
+    pool.run(4, run_compile_groups)
+
+
+def run_compile_groups(group):
+    sharding = rotunda.Sharding(32, group)
+    q = sharding.shard(torch.randn(1, 32, 4, 16))
+    for keywords in ({"group": group}, {"group": None}, {"shard": sharding}, {"group": rotunda.Group(group, timeout=9)}):
+        want = rotunda.attention(q, q, q, mask="causal", **keywords)
+
+        @torch.compile(fullgraph=True, backend="eager")
+        def layer(q):
+            return rotunda.attention(q, q, q, mask="causal", **keywords)  # noqa: B023
+
+        torch.testing.assert_close(layer(q), want)
+
+
 def test_compile_packed_without_recompiling(pool):
     pool.run(2, run_compile_packed)
 
