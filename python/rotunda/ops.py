@@ -10,6 +10,7 @@ import functools
 import json
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import _core
 from .group import Group
@@ -70,8 +71,25 @@ def _contiguous_heads(tensor):
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
+_remembered = WeakIdKeyDictionary()
+
+
 def _numbers(tensor):
-    return None if tensor is None else tuple(tensor.tolist())
+    """The values of a list. Those on a device cost a synchronisation, the first time that this tensor comes with them."""
+    if tensor is None:
+        return None
+    return tuple(tensor.tolist()) if tensor.device.type == "cpu" else remember(tensor)
+
+
+def remember(tensor):
+    """A tensor's values, read again when anything has been written to it (PyTorch counts that)."""
+    if tensor.is_inference():
+        return tuple(tensor.tolist())
+    version, values = _remembered.get(tensor, (None, None))
+    if version != tensor._version:
+        values = tuple(tensor.tolist())
+        _remembered[tensor] = (tensor._version, values)
+    return values
 
 
 def _values(key):

@@ -144,6 +144,16 @@ def test_results_live_as_long_as_they_are_needed(alone):
     assert torch.equal(first, kept)
 
 
+def test_offsets_that_change_in_place():
+    """What is remembered of offsets on a device is never stale."""
+    offsets = torch.tensor([0, 3, 8])
+    assert rotunda.ops.remember(offsets) == (0, 3, 8)
+    offsets[1] = 5
+    assert rotunda.ops.remember(offsets) == (0, 5, 8)
+    assert rotunda.ops.remember(offsets) == (0, 5, 8)
+    assert rotunda.ops.remember(offsets[:2]) == (0, 5)
+
+
 def test_inference_mode(alone):
     q = torch.randn(1, 8, 2, 16, requires_grad=True)
     with torch.inference_mode():
