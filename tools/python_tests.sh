@@ -49,5 +49,5 @@ ninja -C "$root/build/$preset" --quiet rotunda_python >&2
 cmake --install "$root/build/$preset" --component python --prefix "$work/site" > /dev/null
 
 cd "$root/python/tests"
-export PYTHONPATH=$work/site PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$work/site PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
 exec "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml="$work/results.xml" ${all:+--all} >&2

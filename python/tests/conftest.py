@@ -16,6 +16,8 @@ import torch.distributed as dist
 
 import rotunda
 
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # there may be no other interface
+
 WORLD = 4
 PATIENCE = 100  # seconds a case may take on a loaded machine
 
