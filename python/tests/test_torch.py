@@ -144,6 +144,22 @@ def test_results_live_as_long_as_they_are_needed(alone):
     assert torch.equal(first, kept)
 
 
+class Plain(torch.Tensor):
+    """As tensors were before PyTorch 2.10: capsules alone."""
+
+    __dlpack_c_exchange_api__ = None
+
+
+def test_tensors_of_older_versions(alone):
+    q, k, v = torch.randn(3, 1, 64, 2, 16).unbind(0)
+    with rotunda.ops.recording() as calls:
+        want = rotunda.attention(q, k, v, mask="causal", group=alone)
+    out, lse = torch.zeros_like(q), torch.zeros(1, 2, 64)
+    plain = [x.as_subclass(Plain) for x in (q, k, v, out, lse)]
+    calls[0].forward(*plain[:3], None, *plain[3:], None, None, 0)
+    assert torch.equal(out, want)
+
+
 def test_offsets_that_change_in_place():
     """What is remembered of offsets on a device is never stale."""
     offsets = torch.tensor([0, 3, 8])
