@@ -24,7 +24,7 @@ cuda_libraries() {
 
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null ||
   skip "the pinned wheels need Python 3.11 or later"
-needs=("$root/python/tests/requirements.txt")
+needs=$root/python/tests/requirements.txt
 dependencies=--no-deps
 if libraries=$(cuda_libraries); then
   export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -33,15 +33,14 @@ elif [[ $all != --all ]]; then
 else
   dependencies=
 fi
-[[ $all != --all ]] || needs+=("$root/python/tests/requirements-all.txt")
 
-wanted=$(cat "${needs[@]}" | sha256sum)
+wanted=$(sha256sum < "$needs")
 if [[ ! -f $work/installed || $(< "$work/installed") != "$wanted" ]]; then
   rm -f "$work/installed"
   [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" >&2 || skip "python3 -m venv does not work here"
   # shellcheck disable=SC2086
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-input $dependencies "${needs[@]/#/--requirement=}" \
-    >&2 || skip "pip can't install python/tests/requirements.txt (no network?)"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-input $dependencies \
+    --requirement "$needs" >&2 || skip "pip can't install python/tests/requirements.txt (no network?)"
   echo "$wanted" > "$work/installed"
 fi
 
@@ -50,5 +49,5 @@ ninja -C "$root/build/$preset" --quiet rotunda_python >&2
 cmake --install "$root/build/$preset" --component python --prefix "$work/site" > /dev/null
 
 cd "$root/python/tests"
-export PYTHONPATH=$work/site PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$work/site PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
 exec "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml="$work/results.xml" ${all:+--all} >&2

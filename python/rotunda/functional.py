@@ -61,8 +61,8 @@ def attention(
     chunk: rows see only keys of their own chunk of this many.
     slices: any mask, as an int64 tensor [n, 9] of batch, q_begin, q_len, k_begin, k_len, q_pos, k_pos, left, right
         (docs/problem.md); 2^63 - 1 is no bound.
-    cu_seqlens_q, cu_seqlens_k: offsets of packed sequences (thd). Tensors on the CPU, or lists; those on a CUDA device
-        cost a synchronisation in every call.
+    cu_seqlens_q, cu_seqlens_k: offsets of packed sequences (thd), as lists or tensors; a tensor on a CUDA device costs a
+        synchronisation when it is new or has been written to.
     seqused_q, seqused_k: visible length of each sequence or batch entry; what is beyond is padding.
     seqlen_q, seqlen_k: rows of the whole sequence (not thd). Default: this rank's rows times the ranks, and seqlen_q for
         seqlen_k where that is given.
@@ -99,51 +99,42 @@ def attention(
         _check_shapes(q, k, v, layout, cu_seqlens_q)
         if is_causal is not None:
             mask = "causal" if is_causal else mask
-        problem = f"layout={layout} mask={mask}"
-        if window is not None:
-            problem += f" window={_bound(window[0])},{_bound(window[1])}"
-        if align is not None:
-            problem += f" align={align}"
-        if prefix:
-            problem += f" prefix={prefix}"
-        if chunk:
-            problem += f" chunk={chunk}"
-        if layout != "thd":
-            if seqlen_q is not None:
-                problem += f" s_q={seqlen_q}"
-                problem += f" s_k={seqlen_q if seqlen_k is None else seqlen_k}"
-            elif seqlen_k is not None:
-                problem += f" s_k={seqlen_k}"
-        if scale is not None:
-            problem += f" scale={scale}"
-        if sink is not None:
-            problem += " sink=zero" if isinstance(sink, str) else " sink=learnable"
-            sink = _sink(sink, q)
-        if return_max_logit:
-            problem += " max_logit=1"
-        if deterministic or torch.are_deterministic_algorithms_enabled():
-            problem += " deterministic=1"
-        if torch.is_grad_enabled() and _any_requires_grad(q, k, v, sink):
-            problem += " grad=1"
-        options = f"group={group.name} shard={shard}"
-        if schedule != "auto":
-            options += f" schedule={schedule}"
-        if backward_schedule not in (None, "auto"):
-            options += f" backward_schedule={backward_schedule}"
-        if inner is not None:
-            options += f" inner={inner}"
-        if kernel != "auto":
-            options += f" kernel={kernel}"
-        if chunk_size:
-            options += f" chunk_size={chunk_size}"
-        if balance_window:
-            options += f" balance_window={balance_window}"
+        if seqlen_q is not None and seqlen_k is None:
+            seqlen_k = seqlen_q
+        sink_kind = None if sink is None else "zero" if isinstance(sink, str) else "learnable"
+        sink = _sink(sink, q)
+        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+        problem = _pairs(
+            layout=layout,
+            mask=mask,
+            window=None if window is None else f"{_bound(window[0])},{_bound(window[1])}",
+            align=align,
+            prefix=prefix or None,
+            chunk=chunk or None,
+            s_q=None if layout == "thd" else seqlen_q,
+            s_k=None if layout == "thd" else seqlen_k,
+            scale=scale,
+            sink=sink_kind,
+            max_logit=1 if return_max_logit else None,
+            deterministic=1 if deterministic else None,
+            grad=1 if torch.is_grad_enabled() and _any_requires_grad(q, k, v, sink) else None,
+        )
+        options = _pairs(
+            group=group.name,
+            shard=shard,
+            chunk_size=chunk_size or None,
+            balance_window=balance_window,
+            schedule=None if schedule == "auto" else schedule,
+            backward_schedule=None if backward_schedule == "auto" else backward_schedule,
+            inner=inner,
+            kernel=None if kernel == "auto" else kernel,
+        )
         lists = [_integers(x) for x in (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, slices)]
     except Exception as error:
         if not torch.compiler.is_compiling():
             group.abort(error)
         raise
-    out, lse, max_logit = torch.ops.rotunda.attention(q, k, v, sink, *lists, problem, options)
+    out, lse, max_logit = ops._attention(q, k, v, sink, *lists, problem, options)
     if not return_lse and not return_max_logit:
         return out
     return (out,) + ((lse,) if return_lse else ()) + ((max_logit,) if return_max_logit else ())
@@ -209,11 +200,19 @@ def _autocast(q, k, v):
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
+def _pairs(**values):
+    """key=value for what is not left out."""
+    return " ".join([f"{key}={value}" for key, value in values.items() if value is not None])
+
+
 def _bound(value):
     return "inf" if value is None or value == -1 else value
 
 
 def _sink(sink, q):
+    """The sink's tensor, if it is one."""
+    if sink is None:
+        return None
     if isinstance(sink, str):
         if sink != "zero":
             raise ValueError(f"sink is '{sink}'; allowed: 'zero', or a tensor of one logit a query head")

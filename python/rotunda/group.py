@@ -162,10 +162,8 @@ class _End:
 
 def _group_of(group):
     if group is None:
-        name = "default" if dist.is_available() and dist.is_initialized() else "self"
-        key = (name, id(dist.group.WORLD) if name == "default" else 0)
-    else:
-        key = tuple(group) if isinstance(group, list) else group
+        group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else "self"
+    key = tuple(group) if isinstance(group, list) else group
     found = _known.get(key)
     if found is None:
         found = _known[key] = Group(group)

@@ -4,6 +4,8 @@ The model stays as it is: its attention becomes rotunda.attention (transformers'
 what goes into it. Everything else in a decoder works on tokens one by one, and so on this rank's tokens alone.
 """
 
+import inspect
+
 import torch
 import torch.distributed as dist
 
@@ -81,6 +83,9 @@ class ContextParallel:
                 object.__delattr__(module, "_rotunda")
         self.model.set_attn_implementation(self._before)
 
+    def __deepcopy__(self, memo):
+        return self  # a copy of the model is split over the same ranks
+
     def __enter__(self):
         return self
 
@@ -99,7 +104,9 @@ class ContextParallel:
             if parameter.requires_grad:
                 if parameter.grad is None:  # this rank's tokens had no part in it; the others wait all the same
                     parameter.grad = torch.zeros_like(parameter)
-                dist.all_reduce(parameter.grad, group=self.group.process_group)
+                gradient = parameter.grad
+                local = gradient.to_local() if hasattr(gradient, "to_local") else gradient  # a DTensor's part
+                dist.all_reduce(local, group=self.group.process_group)
 
     def _shard_inputs(self, model, args, kwargs):
         if args:
@@ -111,6 +118,7 @@ class ContextParallel:
         if whole is None:
             raise ValueError("the model was called without input_ids and inputs_embeds")
         kwargs = dict(kwargs, use_cache=False)
+        kwargs.pop("cache_position", None)
         batch = self.batch = _Batch(self, whole, kwargs)
         for name in _TOKEN_INPUTS:
             if kwargs.get(name) is not None:
@@ -122,8 +130,15 @@ class ContextParallel:
             self._shard_labels(batch, kwargs)
         return (), kwargs
 
-    @staticmethod
-    def _shard_labels(batch, kwargs):
+    def _shard_labels(self, batch, kwargs):
+        forward = inspect.unwrap(type(self.model).forward)
+        if "loss_function" not in forward.__code__.co_names:
+            raise _core.UnsupportedError(
+                f"{type(self.model).__name__} has a loss of its own, not transformers' loss_function: call it without "
+                "labels, and make the loss from this rank's logits"
+            )
+        if getattr(self.model.config, "output_router_logits", False):
+            raise _core.UnsupportedError("output_router_logits: the loss of routers is not a sum over tokens")
         shifted = kwargs.pop("shift_labels", None)
         shifted = shift_labels(kwargs["labels"]) if shifted is None else shifted
         if kwargs.get("num_items_in_batch") is None:
@@ -245,12 +260,10 @@ class _LayerMask:
         self.causal, self.left, self.right = causal, left, right
 
 
-def _make_layer_mask(*, mask_function, use_vmap=False, **_):
+def _make_layer_mask(*, mask_function, **_):
     """Registered as transformers' mask interface: translates, or refuses by name, what a layer may see."""
     found = {"causal": False, "left": None, "right": None}
     _translate(mask_function, found)
-    if use_vmap and not found["causal"]:
-        raise _core.UnsupportedError("a mask function of the model's own is not supported")
     return _LayerMask(**found)
 
 

@@ -68,6 +68,8 @@ class DotProductAttention(MegatronModule):
             self.window = tuple(config.window_size)
         self.group = _group_of(config, self.schedule, pg_collection)
         self.tp_group = getattr(pg_collection, "tp", None)
+        self.returns_max_logit = bool(config.qk_clip or config.log_max_attention_logit)
+        self.current_max_attn_logits = None  # of each head since Megatron last took it
         self._make_sink(config)
 
     def _make_sink(self, config):
@@ -102,8 +104,9 @@ class DotProductAttention(MegatronModule):
         packed = packed_seq_params is not None
         if not packed and mask_type in (AttnMaskType.padding, AttnMaskType.padding_causal):
             raise _core.UnsupportedError(f"attn_mask_type {mask_type.name} is supported for packed sequences alone")
-        arguments = {"layout": "sbhd", "shard": "dual_chunk"}
+        arguments, group = {"layout": "sbhd", "shard": "dual_chunk"}, self.group
         if packed:
+            group = _dynamic_group(packed_seq_params, group)
             arguments = {"layout": "thd", "shard": "dual_chunk_doc", **_documents_of(packed_seq_params)}
             query, key, value = (x.squeeze(1) if x.dim() == 4 else x for x in (query, key, value))
         window = None if self.window is None or mask_type == AttnMaskType.no_mask else self.window
@@ -115,12 +118,17 @@ class DotProductAttention(MegatronModule):
             window=window,
             scale=self.scale,
             sink=self.softmax_offset,
-            group=self.group,
+            group=group,
             schedule=self.schedule,
             dropout_p=self.dropout if self.training else 0.0,
             deterministic=self.config.deterministic_mode,
+            return_max_logit=self.returns_max_logit,
             **arguments,
         )
+        if self.returns_max_logit:
+            out, max_logit = out
+            known = self.current_max_attn_logits
+            self.current_max_attn_logits = max_logit if known is None else torch.maximum(known, max_logit)
         return out.flatten(-2)
 
     def sharded_state_dict(self, prefix="", sharded_offsets=(), metadata=None):
@@ -146,6 +154,13 @@ def _group_of(config, schedule, pg_collection):
         return group
     pair = getattr(pg_collection, "hcp", None) or parallel_state.get_hierarchical_context_parallel_groups()
     return Group(group, inner=pair[0].size())
+
+
+def _dynamic_group(params, group):
+    """The group that a packed batch brings (dynamic context parallelism), if it does."""
+    if getattr(params, "cp_group", None) is not None:
+        return params.cp_group
+    return "self" if getattr(params, "local_cp_size", None) == 1 else group
 
 
 def _documents_of(params):

@@ -10,6 +10,7 @@ import functools
 import json
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import _core
 from .group import Group
@@ -70,8 +71,25 @@ def _contiguous_heads(tensor):
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
+_remembered = WeakIdKeyDictionary()
+
+
 def _numbers(tensor):
-    return None if tensor is None else tuple(tensor.tolist())
+    """The values of a list. Those on a device cost a synchronisation, the first time that this tensor comes with them."""
+    if tensor is None:
+        return None
+    return tuple(tensor.tolist()) if tensor.device.type == "cpu" else remember(tensor)
+
+
+def remember(tensor):
+    """A tensor's values, read again when anything has been written to it (PyTorch counts that)."""
+    if tensor.is_inference():
+        return tuple(tensor.tolist())
+    version, values = _remembered.get(tensor, (None, None))
+    if version != tensor._version:
+        values = tuple(tensor.tolist())
+        _remembered[tensor] = (tensor._version, values)
+    return values
 
 
 def _values(key):
@@ -243,33 +261,55 @@ def _(dout, dlse, q, k, v, out, lse, sink, cu_q, cu_k, used_q, used_k, slices, p
     return _backward_results(q, k, v, sink)
 
 
-def _setup_context(ctx, inputs, output):
-    *tensors, problem, options = inputs
-    out, lse, max_logit = output
-    ctx.save_for_backward(out, lse, *tensors)
-    ctx.problem, ctx.options = problem, options
-    ctx.mark_non_differentiable(max_logit)
-    ctx.set_materialize_grads(False)
+_attention = torch.ops.rotunda.attention.default
+_attention_backward = torch.ops.rotunda.attention_backward.default
 
 
-def _attention_gradient(ctx, dout, dlse, _):
-    out, lse, q, k, v, sink, *lists = ctx.saved_tensors
-    nothing = (None,) * 7  # lists, problem, options
-    if dout is None and dlse is None:
-        return (None,) * 4 + nothing
-    if dout is None:
-        dout = torch.zeros_like(out)
-    dq, dk, dv, dsink = torch.ops.rotunda.attention_backward(
-        dout, dlse, q, k, v, out, lse, sink, *lists, ctx.problem, ctx.options
-    )
-    return (dq, dk, dv, None if sink is None else dsink) + nothing
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
+        with torch._C._AutoDispatchBelowAutograd():
+            out, lse, max_logit = _attention(q, k, v, sink, cu_q, cu_k, used_q, used_k, slices, problem, options)
+        ctx.save_for_backward(out, lse, q, k, v, sink, cu_q, cu_k, used_q, used_k, slices)
+        ctx.problem, ctx.options = problem, options
+        ctx.mark_non_differentiable(max_logit)
+        ctx.set_materialize_grads(False)
+        return out, lse, max_logit
+
+    @staticmethod
+    def backward(ctx, dout, dlse, _):
+        out, lse, q, k, v, sink, *lists = ctx.saved_tensors
+        if dout is None and dlse is None:
+            return (None,) * 11
+        if dout is None:
+            dout = torch.zeros_like(out)
+        dq, dk, dv, dsink = _attention_backward(
+            dout, dlse, q, k, v, out, lse, sink, *lists, ctx.problem, ctx.options
+        )
+        return dq, dk, dv, None if sink is None else dsink, *(None,) * 7
 
 
-def _no_double_backward(ctx, *gradients):
-    raise _core.UnsupportedError("rotunda.attention has no second derivative: double backward is not supported")
+class _AttentionBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *arguments):
+        with torch._C._AutoDispatchBelowAutograd():
+            return _attention_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise _core.UnsupportedError("rotunda.attention has no second derivative: double backward is not supported")
 
 
-torch.library.register_autograd(
-    "rotunda::attention", _attention_gradient, setup_context=_setup_context, lib=_library
-)
-torch.library.register_autograd("rotunda::attention_backward", _no_double_backward, lib=_library)
+# By hand rather than torch.library.register_autograd, which costs five times as much in every call.
+def _autograd(function, below):
+    def run(*arguments):
+        if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in arguments):
+            return function.apply(*arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            return below(*arguments)
+
+    return run
+
+
+_library.impl("attention", _autograd(_Attention, _attention), "Autograd")
+_library.impl("attention_backward", _autograd(_AttentionBackward, _attention_backward), "Autograd")

@@ -16,6 +16,8 @@ import torch.distributed as dist
 
 import rotunda
 
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # there may be no other interface
+
 WORLD = 4
 PATIENCE = 100  # seconds a case may take on a loaded machine
 
@@ -36,7 +38,7 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="takes minutes: runs with --all"))
 
 
-def _serve(rank, store, pipe):
+def _serve(rank, store, pipe, patience):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     groups = {1: "self", 2: dist.new_group([0, 1]), 3: dist.new_group([0, 1, 2]), 4: dist.group.WORLD}
@@ -47,7 +49,7 @@ def _serve(rank, store, pipe):
         text = None
         if rank < ranks:
             torch.manual_seed(1234)
-            faulthandler.dump_traceback_later(PATIENCE - 5)  # says where it hangs
+            faulthandler.dump_traceback_later(patience - 5)  # says where it hangs
             try:
                 case(groups[ranks], *arguments)
             except BaseException:
@@ -59,16 +61,16 @@ def _serve(rank, store, pipe):
 
 
 class Pool:
-    def __init__(self):
+    def __init__(self, patience=PATIENCE):
         # Forked: what this process has imported is there at once. It has started no threads.
         context = multiprocessing.get_context("fork")
         self._folder = tempfile.TemporaryDirectory()
         store = os.path.join(self._folder.name, "store")
         self._pipes, self._processes = [], []
-        self._lost = None
+        self._lost, self._patience = None, patience
         for rank in range(WORLD):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, store, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, store, theirs, patience), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -86,8 +88,8 @@ class Pool:
             pytest.fail(failures, pytrace=False)
 
     def _result(self, rank):
-        if not self._pipes[rank].poll(1 if self._lost else PATIENCE):
-            self._lost = f"rank {rank} has said nothing for {PATIENCE} s"
+        if not self._pipes[rank].poll(1 if self._lost else self._patience):
+            self._lost = f"rank {rank} has said nothing for {self._patience} s"
             return None
         try:
             return self._pipes[rank].recv()

@@ -245,6 +245,20 @@ def test_refusals():
         rotunda.context_parallel(llama(), "self", reduction="max")
 
 
+def test_losses_that_are_no_sum_over_tokens():
+    model = gpt_oss()
+    model.config.output_router_logits = True
+    rotunda.context_parallel(model, "self")
+    with pytest.raises(NotImplementedError, match="output_router_logits"):
+        model(input_ids=tokens(1, 16), labels=tokens(1, 16))
+
+
+def test_copies_of_a_model():
+    model, ids = llama(), tokens(1, 16)
+    rotunda.context_parallel(model, "self")
+    torch.testing.assert_close(copy.deepcopy(model)(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
 def test_softcap_is_refused():
     config = transformers.Gemma2Config(
         vocab_size=128,

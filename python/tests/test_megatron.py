@@ -120,6 +120,22 @@ def run_masks(group):
     torch.testing.assert_close(module.softmax_offset.grad.double(), sink.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_greatest_logits(pool):
+    pool.run(2, run_greatest_logits)
+
+
+def run_greatest_logits(group):
+    module = make_module(group, qk_clip=True)
+    q, k, v, _ = make_tensors()
+    scores = torch.einsum("bihd,bjhd->bhij", q, k.repeat_interleave(H // G, 2)) * D**-0.5
+    want = scores.masked_fill(~CAUSAL[:, None], -torch.inf).amax((0, 2, 3))
+    sharding = rotunda.Sharding(S, group)
+    local = [sharding.shard(x.float()).transpose(0, 1) for x in (q, k, v)]
+    for scale in (1, 0.5):  # the greatest of both
+        module(local[0] * scale, *local[1:], None)
+    torch.testing.assert_close(module.current_max_attn_logits.double(), want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("padded", (False, True))
 def test_packed_sequences(pool, padded):
     pool.run(2, run_packed, padded)
@@ -144,6 +160,10 @@ def run_packed(group, padded):
     got = sharding.unshard(out, 0).unflatten(-1, (H, D))
     torch.testing.assert_close(got.double(), want[0], rtol=1e-4, atol=2e-5)
     assert dout.shape == got.shape
+    # A batch may bring a group of its own: here none.
+    params.local_cp_size = 1
+    alone = module(*(x.float() for x in (q, k, v)), None, packed_seq_params=params).unflatten(-1, (H, D))
+    torch.testing.assert_close(alone.double(), want[0], rtol=1e-4, atol=2e-5)
 
 
 def test_a_layer_of_megatron(pool):

@@ -45,6 +45,23 @@ def run_compile(group, backend):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_compile_with_groups_as_they_come(pool):
+    pool.run(4, run_compile_groups)
+
+
+def run_compile_groups(group):
+    sharding = rotunda.Sharding(32, group)
+    q = sharding.shard(torch.randn(1, 32, 4, 16))
+    for keywords in ({"group": group}, {"group": None}, {"shard": sharding}, {"group": rotunda.Group(group, timeout=9)}):
+        want = rotunda.attention(q, q, q, mask="causal", **keywords)
+
+        @torch.compile(fullgraph=True, backend="eager")
+        def layer(q):
+            return rotunda.attention(q, q, q, mask="causal", **keywords)  # noqa: B023
+
+        torch.testing.assert_close(layer(q), want)
+
+
 def test_compile_packed_without_recompiling(pool):
     pool.run(2, run_compile_packed)
 
@@ -125,6 +142,32 @@ def test_results_live_as_long_as_they_are_needed(alone):
     for _ in range(3):
         rotunda.attention(v, q, k, group=alone)
     assert torch.equal(first, kept)
+
+
+class Plain(torch.Tensor):
+    """As tensors were before PyTorch 2.10: capsules alone."""
+
+    __dlpack_c_exchange_api__ = None
+
+
+def test_tensors_of_older_versions(alone):
+    q, k, v = torch.randn(3, 1, 64, 2, 16).unbind(0)
+    with rotunda.ops.recording() as calls:
+        want = rotunda.attention(q, k, v, mask="causal", group=alone)
+    out, lse = torch.zeros_like(q), torch.zeros(1, 2, 64)
+    plain = [x.as_subclass(Plain) for x in (q, k, v, out, lse)]
+    calls[0].forward(*plain[:3], None, *plain[3:], None, None, 0)
+    assert torch.equal(out, want)
+
+
+def test_offsets_that_change_in_place():
+    """What is remembered of offsets on a device is never stale."""
+    offsets = torch.tensor([0, 3, 8])
+    assert rotunda.ops.remember(offsets) == (0, 3, 8)
+    offsets[1] = 5
+    assert rotunda.ops.remember(offsets) == (0, 5, 8)
+    assert rotunda.ops.remember(offsets) == (0, 5, 8)
+    assert rotunda.ops.remember(offsets[:2]) == (0, 5)
 
 
 def test_inference_mode(alone):

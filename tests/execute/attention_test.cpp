@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <mutex>
+#include <vector>
 
 #include "support/distributed.hpp"
 #include "support/error_test.hpp"
@@ -84,6 +86,65 @@ TEST(Attention, NamesTheTensorThatIsWrong) {
                           }),
                  ErrorKind::bad_input, slip.said);
   }
+}
+
+TEST(Attention, WorksInMemoryOfTheCallers) {
+  on_ranks(2, {}, {}, [](Attention& attention, Tensors& tensors, Transport&) {
+    attention.forward(tensors);
+    const HostBuffer own(attention.workspace_bytes());
+    std::vector<double> before;
+    for_each_element(tensors.out, [&](auto b, auto row, auto head, auto dim) {
+      before.push_back(read(tensors.out, b, row, head, dim));
+      write(tensors.out, b, row, head, dim, 0);
+    });
+    tensors.workspace = {own.data(), static_cast<std::size_t>(own.bytes())};
+    attention.forward(tensors);
+    std::size_t i = 0;
+    for_each_element(tensors.out, [&](auto b, auto row, auto head, auto dim) {
+      EXPECT_EQ(read(tensors.out, b, row, head, dim), before[i++]);
+    });
+  });
+}
+
+TEST(Attention, NamesAWorkspaceThatIsTooSmall) {
+  EXPECT_ERROR(on_ranks(1, {}, {},
+                        [](Attention& attention, Tensors& tensors, Transport&) {
+                          const HostBuffer small(64);
+                          tensors.workspace = {small.data(), 64};
+                          attention.forward(tensors);
+                        }),
+               ErrorKind::bad_input, "the workspace on rank 0 has 64 bytes");
+}
+
+// Where lse alone is differentiated, by 1 everywhere, dq = scale·P·k and dk = scale·Pᵀ·q: no value counts, and the
+// scalar products of both sides with their gradients are the same sum.
+TEST(Attention, DifferentiatesTheLogSumExp) {
+  on_ranks(1, {}, {}, [](Attention& attention, Tensors& tensors, Transport&) {
+    attention.forward(tensors);
+    HostBuffer memory(tensors.lse.elements() * 4);
+    tensors.minus_dlse = make_row_view(reinterpret_cast<float*>(memory.data()), tensors.lse.batch(), tensors.lse.rows(),
+                                       static_cast<int>(tensors.lse.heads()));
+    for_each_element(tensors.minus_dlse,
+                     [&](auto b, auto row, auto head, auto) { write(tensors.minus_dlse, b, row, head, 0, -1); });
+    for_each_element(tensors.dout,
+                     [&](auto b, auto row, auto head, auto dim) { write(tensors.dout, b, row, head, dim, 0); });
+    attention.backward(tensors);
+    for_each_element(tensors.dv,
+                     [&](auto b, auto row, auto head, auto dim) { EXPECT_EQ(read(tensors.dv, b, row, head, dim), 0); });
+    const auto product = [](const TensorView& a, const TensorView& b) {
+      double sum = 0;
+      for_each_element(a, [&](auto batch, auto row, auto head, auto dim) {
+        sum += read(a, batch, row, head, dim) * read(b, batch, row, head, dim);
+      });
+      return sum;
+    };
+    const double of_q = product(tensors.q, tensors.dq), of_k = product(tensors.k, tensors.dk);
+    EXPECT_GT(std::abs(of_q), 1);
+    EXPECT_NEAR(of_q, of_k, 0.01 * std::abs(of_q));
+    tensors.minus_dlse = tensors.dout;
+    EXPECT_ERROR(attention.backward(tensors), ErrorKind::bad_input, "tensor minus_dlse on rank 0");
+    tensors.minus_dlse = {};
+  });
 }
 
 TEST(Attention, BackwardNeedsAPlanWithGradients) {
