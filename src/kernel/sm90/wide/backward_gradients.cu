@@ -1,0 +1,272 @@
+// The gradients of a chunk from its P and dS: dq = scale·dS·K, dk += scale·dSᵀ·Q, dv += Pᵀ·dout.
+//
+// One kernel makes all three, so that a chunk's few dq tiles run beside its many dk and dv tiles. A tile is 128 rows by
+// kColumns columns, 64 rows for each consumer warpgroup; a step adds 64 of the summed axis. A (dS, or Pᵀ and dSᵀ read
+// along their columns) comes from the pools as it was written, B (K, Q or dout) by the copy engine, with zeros beyond
+// the head dim.
+#include <cuda_runtime.h>
+
+#include "base/cuda/check.hpp"
+#include "kernel/sm90/ptx/bulk.cuh"
+#include "kernel/sm90/ptx/tma.cuh"
+#include "kernel/sm90/ptx/wgmma.cuh"
+#include "kernel/sm90/wide/backward_launch.hpp"
+#include "kernel/sm90/wide/backward_ring.cuh"
+
+namespace rotunda::sm90::wide {
+namespace {
+
+template <int kColumns>
+struct Shape {
+  static constexpr int kBoxes = (kColumns + 63) / 64;  ///< of B, the last one perhaps wider than what is used
+  using Layout = RingLayout<kBoxes, 0>;
+};
+
+/// Query heads of the chunk whose sums an item adds up.
+struct HeadRange {
+  int begin, end;
+};
+
+__device__ HeadRange heads_of(const ChunkHeads& heads, const GradientItem& item) {
+  if (item.gradient == Gradient::dq) return {item.head, heads.has(item.head) ? item.head + 1 : item.head};
+  return {max(item.head * heads.group, -heads.q_first),
+          min((item.head + 1) * heads.group, heads.heads_q - heads.q_first)};
+}
+
+/// The warp that copies. Lane 0 starts the copies; all clean.
+template <int kColumns>
+class Producer {
+  using Layout = typename Shape<kColumns>::Layout;
+
+ public:
+  __device__ Producer(const GradientParams& p, Ring<Layout> ring, std::uint32_t base)
+      : p_(p), ring_(ring), whole_(base + Layout::kWhole), lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ void run() {
+    const int worker = static_cast<int>(blockIdx.x);
+    for (int i = p_.lists.item_first[worker]; i < p_.lists.item_first[worker + 1]; ++i) {
+      const GradientItem item = p_.lists.items[i];
+      const GradientCell cell = p_.lists.gradient_cells[item.cell];
+      const HeadRange heads = heads_of(p_.heads, item);
+      for (int head = heads.begin; head < heads.end; ++head) {
+        for (int n = 0; n < cell.run_count; ++n) {
+          const Run run = p_.lists.runs[cell.run_first + n];
+#pragma unroll 1
+          for (int step = run.first; step < run.first + run.count; ++step, ring_.advance()) {
+            copy(item, cell, head, step, run.clean);
+            if (run.clean >= 0) clean(p_.lists.row_masks[run.clean]);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ void copy(const GradientItem& item, const GradientCell& cell, int head, int step, int clean) {
+    if (lane_ != 0) return;
+    const std::uint32_t barrier = clean < 0 ? ring_.full() : whole_;
+    ring_.wait_empty();
+    ptx::mbarrier_arrive_expect(barrier, Layout::kStage);
+    const std::int64_t first_tile = std::int64_t{head} * p_.lists.tiles_per_head;
+    const CUtensorMap* map = &p_.k;
+    int other_head = p_.heads.kv_head(head);
+    if (item.gradient == Gradient::dq) {
+      ptx::bulk_load(ring_.stage(), block(p_.ds, first_tile + cell.tile + step / kKeyBlocks, step % kKeyBlocks, 0),
+                     kRowsBytes, barrier);
+    } else {
+      const void* pool = item.gradient == Gradient::dk ? p_.ds : p_.p;
+      map = item.gradient == Gradient::dk ? &p_.q : &p_.dout;
+      other_head = p_.heads.q_head(head);
+      constexpr int kCells = kTileKeys / kGradientRows, kCellBlocks = kGradientRows / kBlock;
+      const std::int64_t tile =
+          first_tile + p_.lists.row_tiles[cell.row_tiles + step / kRowBlocks] + cell.tile / kCells;
+      for (int i = 0; i < kCellBlocks; ++i) {
+        ptx::bulk_load(ring_.stage() + i * kBoxBytes,
+                       block(pool, tile, cell.tile % kCells * kCellBlocks + i, step % kRowBlocks), kBoxBytes, barrier);
+      }
+    }
+    for (int i = 0; i < Shape<kColumns>::kBoxes; ++i) {
+      ptx::tma_load(
+          ring_.stage() + kRowsBytes + i * kBoxBytes, map, barrier,
+          ptx::Box4{item.column * kColumns + 64 * i, cell.inner_row + kBlock * step, other_head, cell.batch});
+    }
+  }
+
+  /// 64 rows of a key block of a tile.
+  [[nodiscard]] __device__ static const void* block(const void* pool, std::int64_t tile, int key_block, int row_block) {
+    const std::int64_t element =
+        tile * kPoolTileElements + (key_block * kTileRows + row_block * kBlock) * std::int64_t{kBlock};
+    return static_cast<const std::uint16_t*>(pool) + element;
+  }
+
+  /// Zeroes the rows of B that no slice has, when all has come, and only then hands the stage on.
+  __device__ void clean(std::uint64_t rows) {
+    ptx::mbarrier_wait(whole_, whole_parity_);
+    whole_parity_ ^= 1;
+    const std::uint32_t at = ring_.stage() + kRowsBytes + lane_ / 8 * kBoxBytes + lane_ % 8 * 16;
+    for (std::uint64_t left = ~rows; left != 0; left &= left - 1) {
+      const int row = __ffsll(static_cast<long long>(left)) - 1;
+      if (lane_ / 8 < Shape<kColumns>::kBoxes) ptx::store_zeros(at + row * 128);
+    }
+    ptx::fence_async_proxy();
+    __syncwarp();
+    if (lane_ == 0) ptx::mbarrier_arrive(ring_.full());
+  }
+
+  const GradientParams& p_;
+  Ring<Layout> ring_;
+  std::uint32_t whole_, whole_parity_ = 0;
+  int lane_;
+};
+
+/// One consumer warpgroup.
+template <class T, int kColumns>
+class Consumer {
+  using Layout = typename Shape<kColumns>::Layout;
+
+ public:
+  __device__ Consumer(const GradientParams& p, Ring<Layout> ring, std::uint32_t base, int warpgroup)
+      : p_(p),
+        ring_(ring),
+        base_(base),
+        warpgroup_(warpgroup),
+        thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
+
+  __device__ void run() {
+    const int worker = static_cast<int>(blockIdx.x);
+    const int end = ptx::uniform(p_.lists.item_first[worker + 1]);
+    for (int i = ptx::uniform(p_.lists.item_first[worker]); i < end; ++i) {
+      const GradientItem item = p_.lists.items[i];
+      const GradientCell cell = p_.lists.gradient_cells[item.cell];
+      const HeadRange heads = heads_of(p_.heads, item);
+      const int steps = ptx::uniform(cell.steps * (heads.end - heads.begin));
+      if (ptx::uniform(static_cast<int>(item.gradient)) == static_cast<int>(Gradient::dq)) {
+        sum<ptx::Major::k>(steps);
+        if (heads.end > heads.begin) store(p_.dq, item, cell, p_.heads.q_head(item.head));
+      } else {
+        sum<ptx::Major::mn>(steps);
+        store(item.gradient == Gradient::dk ? p_.dk : p_.dv, item, cell, p_.heads.kv_first + item.head);
+      }
+    }
+  }
+
+ private:
+  template <ptx::Major kMajorA>
+  __device__ void sum(int steps) {
+    if (steps == 0) {
+#pragma unroll
+      for (float& value : acc_) value = 0;
+      return;
+    }
+    constexpr bool kTransposed = kMajorA == ptx::Major::mn;
+    const std::uint64_t a = ptx::descriptor(base_ + kBoxBytes * warpgroup_, kTransposed ? kBoxBytes : 16, 1024);
+    const std::uint64_t b = ptx::descriptor(base_ + kRowsBytes, kBoxBytes, 1024);
+#pragma unroll 1
+    for (int s = 0; s < steps; ++s) {
+      ring_.wait_full();
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        ptx::wgmma<T, kColumns, kMajorA, ptx::Major::mn>(acc_, a + ring_.descriptor_offset() + (kTransposed ? 128 : 2) * k,
+                                                         b + ring_.descriptor_offset() + 128 * k, s + k > 0 ? 1 : 0);
+      }
+      ptx::wgmma_commit();
+      if (s > 0) {
+        ptx::wgmma_wait<1>();
+        ring_.release_previous(thread_);
+      }
+      ring_.advance();
+    }
+    ptx::wgmma_wait<0>();
+    ring_.release_previous(thread_);
+    ptx::pin(acc_);
+  }
+
+  __device__ void store(const GradientOutput& out, const GradientItem& item, const GradientCell& cell, int head) {
+    const int row = 64 * warpgroup_ + thread_ / 32 * 16 + thread_ % 32 / 4;
+    const int column = item.column * kColumns + thread_ % 4 * 2;
+    const bool narrow = out.narrow && cell.last != 0;  // earlier sums stay in fp32, in scratch
+    const bool in_scratch = out.narrow && out.scratch != nullptr;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = row + 8 * i;
+      if (r >= cell.rows) continue;
+      float* scratch = in_scratch ? out.scratch + (std::int64_t{cell.scratch} * kGradientRows + r) * out.dim : nullptr;
+      float* wide = in_scratch ? scratch : out.to.at<float>(cell.batch, cell.row + r, head);
+      T* final = out.to.at<T>(cell.batch, cell.row + r, head);
+#pragma unroll
+      for (int g = 0; g < kColumns / 8; ++g) {
+        const int c = column + 8 * g;
+        if (c >= out.dim) continue;
+        float x = acc_[4 * g + 2 * i] * out.scale, y = acc_[4 * g + 2 * i + 1] * out.scale;
+        if (cell.load != 0) {
+          x += wide[c];
+          y += wide[c + 1];
+        }
+        if (narrow && out.aligned) {
+          *reinterpret_cast<std::uint32_t*>(final + c) = ptx::pack<T>(x, y);
+        } else if (narrow) {
+          final[c] = static_cast<T>(x);
+          final[c + 1] = static_cast<T>(y);
+        } else if (out.aligned || in_scratch) {
+          *reinterpret_cast<float2*>(wide + c) = {x, y};
+        } else {
+          wide[c] = x;
+          wide[c + 1] = y;
+        }
+      }
+    }
+  }
+
+  const GradientParams& p_;
+  Ring<Layout> ring_;
+  std::uint32_t base_;
+  int warpgroup_, thread_;
+  float acc_[kColumns / 2];
+};
+
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const __grid_constant__ GradientParams p) {
+  extern __shared__ __align__(1024) std::uint8_t memory[];
+  const std::uint32_t base = ptx::shared_address(memory);
+  const Ring<typename Shape<kColumns>::Layout> ring(base);
+  ring.init();
+  const int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<kProducerRegisters>();
+    if (threadIdx.x < 32) Producer<kColumns>(p, ring, base).run();
+  } else {
+    ptx::setmaxnreg_inc<kConsumerRegisters>();
+    Consumer<T, kColumns>(p, ring, base, warpgroup - 1).run();
+  }
+}
+
+template <class T, int kColumns>
+void launch(const GradientParams& params, int workers, Stream stream) {
+  const auto kernel = gradients_kernel<T, kColumns>;
+  constexpr std::uint32_t kBytes = Shape<kColumns>::Layout::kBytes;
+  ROTUNDA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<static_cast<unsigned>(workers), kThreads, kBytes, cuda::native(stream)>>>(params);
+  cuda::check_launch("gradients_kernel");
+}
+
+template <class T>
+void launch(const GradientParams& params, int columns, int workers, Stream stream) {
+  switch (columns) {
+    case 160: return launch<T, 160>(params, workers, stream);
+    case 192: return launch<T, 192>(params, workers, stream);
+    case 224: return launch<T, 224>(params, workers, stream);
+    default: break;
+  }
+  ROTUNDA_CHECK(columns == 256);
+  launch<T, 256>(params, workers, stream);
+}
+
+}  // namespace
+
+void launch_gradients(const GradientParams& params, DType dtype, int columns, int workers, Stream stream) {
+  if (dtype == DType::bf16) return launch<__nv_bfloat16>(params, columns, workers, stream);
+  launch<__half>(params, columns, workers, stream);
+}
+
+}  // namespace rotunda::sm90::wide
