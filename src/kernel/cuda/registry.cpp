@@ -1,6 +1,7 @@
 // The kernels that run on CUDA devices, in order of preference.
 #include "kernel/kernel.hpp"
 #include "kernel/reference/cuda/cuda_reference_kernel.hpp"
+#include "kernel/sm90/sm90_kernel.hpp"
 #ifdef ROTUNDA_WITH_CUDNN
 #include "kernel/cudnn/cudnn_kernel.hpp"
 #endif
@@ -12,6 +13,7 @@ std::vector<const Kernel*> cuda_kernels() {
 #ifdef ROTUNDA_WITH_CUDNN
   list.push_back(&cudnn_kernel());
 #endif
+  list.push_back(&sm90_kernel());
   list.push_back(&cuda_reference_kernel());
   return list;
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/cuda/check.hpp"
+#include "base/cuda/compute_capability.hpp"
 #include "base/fail.hpp"
 #include "kernel/cudnn/library.hpp"
 #include "kernel/cudnn/needs.hpp"
@@ -15,19 +15,12 @@ namespace {
 
 constexpr int kMostHeadDim = 256;
 constexpr int kHeadDimStep = 8;
-constexpr int kOldestSm = 80;
+constexpr cuda::ComputeCapability kOldest{8, 0};
 
 std::vector<GroupedCall> calls_of(std::span<const Slice> slices) {
   Grouping grouping = group_slices(slices);
   if (grouping.refusal) fail(ErrorKind::unsupported, "kernel cudnn: {}", *grouping.refusal);
   return std::move(grouping.calls);
-}
-
-int sm_of(const Device& device) {
-  int major = 0, minor = 0;
-  ROTUNDA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
-  ROTUNDA_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index));
-  return 10 * major + minor;
 }
 
 class CudnnKernel final : public Kernel {
@@ -65,11 +58,11 @@ class CudnnKernel final : public Kernel {
                          kHeadDimStep, problem.d, problem.d_v);
     }
     if (library().handle == nullptr) return library().problem;
-    if (device.is_cuda() && sm_of(device) < kOldestSm) {
-      return fmt::format("cudnn needs compute capability {}.{}; {} has {}.{}", kOldestSm / 10, kOldestSm % 10,
-                         to_string(device), sm_of(device) / 10, sm_of(device) % 10);
-    }
-    return std::nullopt;
+    if (!device.is_cuda()) return std::nullopt;
+    const cuda::ComputeCapability found = cuda::compute_capability(device.index);
+    if (found >= kOldest) return std::nullopt;
+    return fmt::format("cudnn needs compute capability {}; {} has {}", to_string(kOldest), to_string(device),
+                       to_string(found));
   }
 
   [[nodiscard]] std::optional<std::string> refuse_call(const Problem& problem, const CallShape& call) const override {
