@@ -8,10 +8,9 @@ namespace rotunda::sm90::ptx {
 /// To shared memory; the barrier counts the bytes.
 __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, std::uint32_t bytes,
                                           std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-      : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 /// To global memory, in the calling thread's open group.

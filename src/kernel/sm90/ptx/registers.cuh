@@ -51,6 +51,11 @@ __device__ __forceinline__ void store_matrices(std::uint32_t row, const std::uin
                : "memory");
 }
 
+/// Sixteen bytes of zeros to a shared address.
+__device__ __forceinline__ void store_zeros(std::uint32_t to) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+}
+
 /// What this thread wrote to shared memory comes before bulk copies and wgmma of threads that it signals afterwards.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -46,7 +46,7 @@ class Producer {
     const int worker = static_cast<int>(blockIdx.x);
     for (int i = p_.lists.item_first[worker]; i < p_.lists.item_first[worker + 1]; ++i) {
       const GradientItem item = p_.lists.items[i];
-      const GradientCell cell = p_.lists.gradient_cells[item.cell];
+      const GradientCell& cell = p_.lists.gradient_cells[item.cell];
       const HeadRange heads = heads_of(p_.heads, item);
       for (int head = heads.begin; head < heads.end; ++head) {
         for (int n = 0; n < cell.run_count; ++n) {
@@ -86,9 +86,8 @@ class Producer {
       }
     }
     for (int i = 0; i < Shape<kColumns>::kBoxes; ++i) {
-      ptx::tma_load(
-          ring_.stage() + kRowsBytes + i * kBoxBytes, map, barrier,
-          ptx::Box4{item.column * kColumns + 64 * i, cell.inner_row + kBlock * step, other_head, cell.batch});
+      ptx::tma_load(ring_.stage() + kRowsBytes + i * kBoxBytes, map, barrier,
+                    ptx::Box4{item.column * kColumns + 64 * i, cell.inner_row + kBlock * step, other_head, cell.batch});
     }
   }
 
@@ -126,11 +125,7 @@ class Consumer {
 
  public:
   __device__ Consumer(const GradientParams& p, Ring<Layout> ring, std::uint32_t base, int warpgroup)
-      : p_(p),
-        ring_(ring),
-        base_(base),
-        warpgroup_(warpgroup),
-        thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
+      : p_(p), ring_(ring), base_(base), warpgroup_(warpgroup), thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
 
   __device__ void run() {
     const int worker = static_cast<int>(blockIdx.x);
@@ -142,10 +137,10 @@ class Consumer {
       const int steps = ptx::uniform(cell.steps * (heads.end - heads.begin));
       if (ptx::uniform(static_cast<int>(item.gradient)) == static_cast<int>(Gradient::dq)) {
         sum<ptx::Major::k>(steps);
-        if (heads.end > heads.begin) store(p_.dq, item, cell, p_.heads.q_head(item.head));
+        if (heads.end > heads.begin) store(p_.dq, item, cell, p_.heads.q_head(item.head), steps == 0);
       } else {
         sum<ptx::Major::mn>(steps);
-        store(item.gradient == Gradient::dk ? p_.dk : p_.dv, item, cell, p_.heads.kv_first + item.head);
+        store(item.gradient == Gradient::dk ? p_.dk : p_.dv, item, cell, p_.heads.kv_first + item.head, steps == 0);
       }
     }
   }
@@ -153,11 +148,7 @@ class Consumer {
  private:
   template <ptx::Major kMajorA>
   __device__ void sum(int steps) {
-    if (steps == 0) {
-#pragma unroll
-      for (float& value : acc_) value = 0;
-      return;
-    }
+    if (steps == 0) return;
     constexpr bool kTransposed = kMajorA == ptx::Major::mn;
     const std::uint64_t a = ptx::descriptor(base_ + kBoxBytes * warpgroup_, kTransposed ? kBoxBytes : 16, 1024);
     const std::uint64_t b = ptx::descriptor(base_ + kRowsBytes, kBoxBytes, 1024);
@@ -167,7 +158,8 @@ class Consumer {
       ptx::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        ptx::wgmma<T, kColumns, kMajorA, ptx::Major::mn>(acc_, a + ring_.descriptor_offset() + (kTransposed ? 128 : 2) * k,
+        ptx::wgmma<T, kColumns, kMajorA, ptx::Major::mn>(acc_,
+                                                         a + ring_.descriptor_offset() + (kTransposed ? 128 : 2) * k,
                                                          b + ring_.descriptor_offset() + 128 * k, s + k > 0 ? 1 : 0);
       }
       ptx::wgmma_commit();
@@ -182,38 +174,47 @@ class Consumer {
     ptx::pin(acc_);
   }
 
-  __device__ void store(const GradientOutput& out, const GradientItem& item, const GradientCell& cell, int head) {
-    const int row = 64 * warpgroup_ + thread_ / 32 * 16 + thread_ % 32 / 4;
-    const int column = item.column * kColumns + thread_ % 4 * 2;
-    const bool narrow = out.narrow && cell.last != 0;  // earlier sums stay in fp32, in scratch
-    const bool in_scratch = out.narrow && out.scratch != nullptr;
+  /// Rounded to 16 bits where no later chunk adds to the tile; until then sums of 16-bit gradients are in scratch.
+  __device__ void store(const GradientOutput& out, const GradientItem& item, const GradientCell& cell, int head,
+                        bool empty) {
+    const float scale = out.scale;
+    const bool narrow = out.narrow && cell.last != 0, load = cell.load != 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int r = row + 8 * i;
-      if (r >= cell.rows) continue;
-      float* scratch = in_scratch ? out.scratch + (std::int64_t{cell.scratch} * kGradientRows + r) * out.dim : nullptr;
-      float* wide = in_scratch ? scratch : out.to.at<float>(cell.batch, cell.row + r, head);
-      T* final = out.to.at<T>(cell.batch, cell.row + r, head);
+      const int row = 64 * warpgroup_ + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * i;
+      if (row >= cell.rows) continue;
+      const int first = item.column * kColumns + thread_ % 4 * 2;
+      const int width = out.dim - first;
+      float* wide = out.to.at<float>(cell.batch, cell.row + row, head) + first;
+      if (out.narrow) wide = out.scratch + (std::int64_t{cell.scratch} * kGradientRows + row) * out.dim + first;
+      T* final = out.to.at<T>(cell.batch, cell.row + row, head) + first;
+      const auto each = [&](auto&& put) {
 #pragma unroll
-      for (int g = 0; g < kColumns / 8; ++g) {
-        const int c = column + 8 * g;
-        if (c >= out.dim) continue;
-        float x = acc_[4 * g + 2 * i] * out.scale, y = acc_[4 * g + 2 * i + 1] * out.scale;
-        if (cell.load != 0) {
-          x += wide[c];
-          y += wide[c + 1];
+        for (int g = 0; g < kColumns / 8; ++g) {
+          if (8 * g >= width) break;
+          float2 value = {acc_[4 * g + 2 * i] * scale, acc_[4 * g + 2 * i + 1] * scale};
+          if (empty) value = {0, 0};
+          if (load) {
+            value.x += wide[8 * g];
+            value.y += wide[8 * g + 1];
+          }
+          put(8 * g, value);
         }
-        if (narrow && out.aligned) {
-          *reinterpret_cast<std::uint32_t*>(final + c) = ptx::pack<T>(x, y);
-        } else if (narrow) {
-          final[c] = static_cast<T>(x);
-          final[c + 1] = static_cast<T>(y);
-        } else if (out.aligned || in_scratch) {
-          *reinterpret_cast<float2*>(wide + c) = {x, y};
-        } else {
-          wide[c] = x;
-          wide[c + 1] = y;
-        }
+      };
+      if (narrow && out.aligned) {
+        each([&](int c, float2 v) { *reinterpret_cast<std::uint32_t*>(final + c) = ptx::pack<T>(v.x, v.y); });
+      } else if (narrow) {
+        each([&](int c, float2 v) {
+          final[c] = static_cast<T>(v.x);
+          final[c + 1] = static_cast<T>(v.y);
+        });
+      } else if (out.aligned || out.narrow) {
+        each([&](int c, float2 v) { *reinterpret_cast<float2*>(wide + c) = v; });
+      } else {
+        each([&](int c, float2 v) {
+          wide[c] = v.x;
+          wide[c + 1] = v.y;
+        });
       }
     }
   }

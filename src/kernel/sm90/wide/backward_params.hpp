@@ -30,8 +30,8 @@ struct DeviceRows {
 /// have `group`; those outside the buffer, which may hold a part of the heads, are left out.
 struct ChunkHeads {
   int group, kv_first, kv_count;
-  int q_first;   ///< the buffer's number of the chunk's query head 0; may be negative
-  int heads_q;   ///< of the buffer
+  int q_first;  ///< the buffer's number of the chunk's query head 0; may be negative
+  int heads_q;  ///< of the buffer
 
   [[nodiscard]] __device__ int q_head(int head) const { return q_first + head; }
   [[nodiscard]] __device__ int kv_head(int head) const { return kv_first + head / group; }
@@ -44,7 +44,7 @@ struct ScoreParams {
   ChunkHeads heads;
   void *p, *ds;           ///< the pools
   DeviceRows lse, delta;  ///< fp32
-  int rows_q, d, d_v;
+  int d, d_v;
   float scale;
 };
 

@@ -94,7 +94,8 @@ class Planner {
     std::int64_t capacity = bytes / (2 * kPoolTileBytes);
     kv_count_ = 1;
     if (of_kv_head <= capacity) {
-      const std::int64_t fit = std::min<std::int64_t>(shape_.heads_kv, capacity / std::max<std::int64_t>(of_kv_head, 1));
+      const std::int64_t fit =
+          std::min<std::int64_t>(shape_.heads_kv, capacity / std::max<std::int64_t>(of_kv_head, 1));
       const std::int64_t chunks = quotient_up(shape_.heads_kv, std::max<std::int64_t>(fit, 1));
       kv_count_ = static_cast<int>(quotient_up(shape_.heads_kv, std::max<std::int64_t>(chunks, 1)));
       ranges_ = {{0, tiles_.rows.size()}};
@@ -153,8 +154,7 @@ class Planner {
                              .score_count = static_cast<std::int32_t>(lists.score_cells.size()),
                              .tiles_per_head = lists.tiles_per_head,
                              .kv_count = kv_count});
-    plan_.pool_tiles =
-        std::max(plan_.pool_tiles, std::int64_t{lists.tiles_per_head} * kv_count * shape_.group);
+    plan_.pool_tiles = std::max(plan_.pool_tiles, std::int64_t{lists.tiles_per_head} * kv_count * shape_.group);
   }
 
   [[nodiscard]] std::vector<WeighedItem> items_of(const RangeLists& lists, int kv_count) const {

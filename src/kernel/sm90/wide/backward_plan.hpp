@@ -1,5 +1,5 @@
-// The backward pass as chunks that fit a bounded workspace: which score tiles are written, and which steps each gradient
-// tile sums, in which order. Host only; nothing here depends on the heads' contents or the device's timing.
+// The backward pass as chunks that fit a bounded workspace: which score tiles are written, and which steps each
+// gradient tile sums, in which order. Host only; nothing here depends on the heads' contents or the device's timing.
 //
 // A chunk is a number of KV heads with all their query heads and a range of query tiles. It writes P and dS of its
 // visible tiles once (scores), then reads them back: dq = dS·K, complete; dk += dSᵀ·Q and dv += Pᵀ·dout, complete with
@@ -29,8 +29,8 @@ struct BackwardShape {
   int d = 0, d_v = 0;
   int workers = 1;  ///< thread blocks that run at once
   bool init_dq = true, init_dkv = true;
-  bool narrow_dkv = false;        ///< dk and dv are 16-bit: partial sums need room of their own
-  std::int64_t pool_bytes = 0;    ///< at most this for P and dS, unless a single query tile needs more; 0: the default
+  bool narrow_dkv = false;      ///< dk and dv are 16-bit: partial sums need room of their own
+  std::int64_t pool_bytes = 0;  ///< at most this for P and dS, unless a single query tile needs more; 0: the default
 
   bool operator==(const BackwardShape&) const = default;
 };
@@ -57,12 +57,12 @@ struct BackwardPlan {
 
   std::vector<std::byte> lists;  ///< all of them, for the device; begins the workspace
   std::vector<ChunkOffsets> offsets;
-  std::vector<Chunk> chunks;  ///< in order
+  std::vector<Chunk> chunks;                  ///< in order
   std::int64_t free_q = 0, free_q_count = 0;  ///< RowSpans in `lists`: rows to be zeroed because no slice has them
   std::int64_t free_k = 0, free_k_count = 0;
 
   std::int64_t pool_tiles = 0;  ///< in each of the two pools
-  int scratch_cells = 0;        ///< of kGradientRows rows: partial dk and dv, where they are 16-bit and several chunks add
+  int scratch_cells = 0;  ///< of kGradientRows rows: partial dk and dv, where they are 16-bit and several chunks add
   std::int64_t p_offset = 0, ds_offset = 0, dk_scratch = 0, dv_scratch = 0;  ///< in the workspace
   std::int64_t workspace_bytes = 0;
 };

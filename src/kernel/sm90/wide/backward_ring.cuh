@@ -13,7 +13,7 @@ constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
 constexpr int kStages = 4;
-constexpr std::uint32_t kBoxBytes = 64 * 128;  ///< 64 rows of 64 elements: what one copy brings
+constexpr std::uint32_t kBoxBytes = 64 * 128;        ///< 64 rows of 64 elements: what one copy brings
 constexpr std::uint32_t kRowsBytes = 2 * kBoxBytes;  ///< A
 
 /// Shared memory of a kernel whose B has kBoxes boxes and which keeps kExtra bytes of its own behind the stages.

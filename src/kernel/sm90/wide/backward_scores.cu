@@ -21,7 +21,7 @@ constexpr int kWarps = kConsumers * 4, kWarpRows = 16;
 /// What a warp stores at once: its rows of one key block.
 constexpr std::uint32_t kPieceBytes = kWarpRows * kBlock * 2;
 constexpr int kPieces = 2;  ///< of a warp: one is written while the other leaves
-using Layout = RingLayout<kBoxesOfKeys, kWarps * kPieces * static_cast<int>(kPieceBytes)>;
+using Layout = RingLayout<kBoxesOfKeys, kWarps * kPieces* static_cast<int>(kPieceBytes)>;
 constexpr int kStagger = 3;         ///< stages between the warpgroups
 constexpr int kStaggerBarrier = 1;  ///< named barrier
 constexpr float kLog2e = 1.4426950408889634F;
@@ -85,9 +85,9 @@ __device__ std::uint32_t bits(int begin, int end) {
 /// A thread's two rows of a tile, kHalf apart.
 struct Rows {
   static constexpr int kHalf = 8;
-  float lse2[2];               ///< lse in base 2; +inf for a row that sees nothing, so that its P is 0
+  float lse2[2];  ///< lse in base 2; +inf for a row that sees nothing, so that its P is 0
   float delta[2];
-  std::uint32_t seen[2][2];    ///< [row][0, 1]: bit b is key 8·b + 2·(lane % 4) + 0, 1
+  std::uint32_t seen[2][2];  ///< [row][0, 1]: bit b is key 8·b + 2·(lane % 4) + 0, 1
 };
 
 __device__ Rows load_rows(const ScoreParams& p, const Tiles& tiles, int row) {

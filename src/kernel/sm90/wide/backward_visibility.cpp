@@ -32,12 +32,9 @@ TileBand band_in_tile(const Slice& slice, std::int64_t row, std::int64_t key) {
   const Band b = band(slice);
   const std::int64_t shift = (row - slice.q_begin) - (key - slice.k_begin);
   constexpr std::int64_t kFar = kTileRows + kTileKeys;
-  return {narrow(slice.q_begin - row, 0, kTileRows),
-          narrow(slice.q_begin + slice.q_len - row, 0, kTileRows),
-          narrow(slice.k_begin - key, 0, kTileKeys),
-          narrow(slice.k_begin + slice.k_len - key, 0, kTileKeys),
-          narrow(b.low + shift, -kFar, kFar),
-          narrow(b.high + shift, -kFar, kFar)};
+  return {narrow(slice.q_begin - row, 0, kTileRows), narrow(slice.q_begin + slice.q_len - row, 0, kTileRows),
+          narrow(slice.k_begin - key, 0, kTileKeys), narrow(slice.k_begin + slice.k_len - key, 0, kTileKeys),
+          narrow(b.low + shift, -kFar, kFar),        narrow(b.high + shift, -kFar, kFar)};
 }
 
 bool has_pairs(const TileBand& b) {
