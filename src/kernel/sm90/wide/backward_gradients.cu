@@ -4,9 +4,6 @@
 // kColumns columns, 64 rows for each consumer warpgroup; a step adds 64 of the summed axis. A (dS, or Pᵀ and dSᵀ read
 // along their columns) comes from the pools as it was written, B (K, Q or dout) by the copy engine, with zeros beyond
 // the head dim.
-#include <cuda_runtime.h>
-
-#include "base/cuda/check.hpp"
 #include "kernel/sm90/ptx/bulk.cuh"
 #include "kernel/sm90/ptx/tma.cuh"
 #include "kernel/sm90/ptx/wgmma.cuh"
@@ -174,47 +171,72 @@ class Consumer {
     ptx::pin(acc_);
   }
 
-  /// Rounded to 16 bits where no later chunk adds to the tile; until then sums of 16-bit gradients are in scratch.
+  /// Where a row of this thread goes: sums of 16-bit gradients stay in scratch until no later chunk adds to them.
+  struct Place {
+    float* sum;
+    T* final;
+    float scale;
+    bool empty, load, narrow;
+  };
+
   __device__ void store(const GradientOutput& out, const GradientItem& item, const GradientCell& cell, int head,
                         bool empty) {
-    const float scale = out.scale;
-    const bool narrow = out.narrow && cell.last != 0, load = cell.load != 0;
+    const int first = item.column * kColumns + thread_ % 4 * 2;
+    const bool fast = out.dim >= (item.column + 1) * kColumns && out.aligned;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = 64 * warpgroup_ + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * i;
       if (row >= cell.rows) continue;
-      const int first = item.column * kColumns + thread_ % 4 * 2;
-      const int width = out.dim - first;
-      float* wide = out.to.at<float>(cell.batch, cell.row + row, head) + first;
-      if (out.narrow) wide = out.scratch + (std::int64_t{cell.scratch} * kGradientRows + row) * out.dim + first;
-      T* final = out.to.at<T>(cell.batch, cell.row + row, head) + first;
-      const auto each = [&](auto&& put) {
+      Place to{.sum = out.to.at<float>(cell.batch, cell.row + row, head) + first,
+               .final = out.to.at<T>(cell.batch, cell.row + row, head) + first,
+               .scale = out.scale,
+               .empty = empty,
+               .load = cell.load != 0,
+               .narrow = out.narrow && cell.last != 0};
+      if (out.narrow) to.sum = out.scratch + (std::int64_t{cell.scratch} * kGradientRows + row) * out.dim + first;
+      fast ? store_pairs(to, i) : store_elements(to, i, out.dim - first);
+    }
+  }
+
+  [[nodiscard]] __device__ float value(const Place& to, int g, int i, int e) const {
+    return to.empty ? 0 : acc_[4 * g + 2 * i + e] * to.scale;
+  }
+
+  /// Whole rows of a tile by pairs of columns. Loads come before stores, so that they wait together.
+  __device__ void store_pairs(const Place& to, int i) const {
+    constexpr int kGroups = kColumns / 8, kTogether = kGroups / 2;
 #pragma unroll
-        for (int g = 0; g < kColumns / 8; ++g) {
-          if (8 * g >= width) break;
-          float2 value = {acc_[4 * g + 2 * i] * scale, acc_[4 * g + 2 * i + 1] * scale};
-          if (empty) value = {0, 0};
-          if (load) {
-            value.x += wide[8 * g];
-            value.y += wide[8 * g + 1];
-          }
-          put(8 * g, value);
+    for (int first = 0; first < kGroups; first += kTogether) {
+      float2 sums[kTogether];
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        sums[n] = to.load ? *reinterpret_cast<const float2*>(to.sum + 8 * (first + n)) : float2{0, 0};
+      }
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        const float x = sums[n].x + value(to, first + n, i, 0), y = sums[n].y + value(to, first + n, i, 1);
+        if (to.narrow) {
+          *reinterpret_cast<std::uint32_t*>(to.final + 8 * (first + n)) = ptx::pack<T>(x, y);
+        } else {
+          *reinterpret_cast<float2*>(to.sum + 8 * (first + n)) = {x, y};
         }
-      };
-      if (narrow && out.aligned) {
-        each([&](int c, float2 v) { *reinterpret_cast<std::uint32_t*>(final + c) = ptx::pack<T>(v.x, v.y); });
-      } else if (narrow) {
-        each([&](int c, float2 v) {
-          final[c] = static_cast<T>(v.x);
-          final[c + 1] = static_cast<T>(v.y);
-        });
-      } else if (out.aligned || out.narrow) {
-        each([&](int c, float2 v) { *reinterpret_cast<float2*>(wide + c) = v; });
-      } else {
-        each([&](int c, float2 v) {
-          wide[c] = v.x;
-          wide[c + 1] = v.y;
-        });
+      }
+    }
+  }
+
+  /// Any strides, and no more than `width` columns.
+  __device__ void store_elements(const Place& to, int i, int width) const {
+#pragma unroll
+    for (int g = 0; g < kColumns / 8; ++g) {
+      if (8 * g >= width) continue;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float sum = value(to, g, i, e) + (to.load ? to.sum[8 * g + e] : 0);
+        if (to.narrow) {
+          to.final[8 * g + e] = static_cast<T>(sum);
+        } else {
+          to.sum[8 * g + e] = sum;
+        }
       }
     }
   }
@@ -244,11 +266,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const __grid_con
 
 template <class T, int kColumns>
 void launch(const GradientParams& params, int workers, Stream stream) {
-  const auto kernel = gradients_kernel<T, kColumns>;
-  constexpr std::uint32_t kBytes = Shape<kColumns>::Layout::kBytes;
-  ROTUNDA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<static_cast<unsigned>(workers), kThreads, kBytes, cuda::native(stream)>>>(params);
-  cuda::check_launch("gradients_kernel");
+  launch_early(gradients_kernel<T, kColumns>, params, workers, Shape<kColumns>::Layout::kBytes, stream);
 }
 
 template <class T>

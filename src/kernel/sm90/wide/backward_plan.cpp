@@ -26,34 +26,48 @@ std::int64_t quotient_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Items with what they cost, in the order in which they are dealt out.
+/// An item with what it costs.
 struct WeighedItem {
   GradientItem item;
   std::int64_t weight;
 };
 
-/// Heaviest first, each to the worker that has least: items by worker, and where each worker's begin.
-std::pair<std::vector<GradientItem>, std::vector<std::int32_t>> deal(std::vector<WeighedItem> items, int workers) {
-  std::stable_sort(items.begin(), items.end(),
-                   [](const WeighedItem& a, const WeighedItem& b) { return a.weight > b.weight; });
+/// Deals items out to workers, each to the one that has least so far.
+class Dealer {
+ public:
+  explicit Dealer(int workers) : hands_(static_cast<std::size_t>(workers)) {
+    for (int w = 0; w < workers; ++w) loads_.push({0, w});
+  }
+
+  /// Heaviest first.
+  void deal(std::vector<WeighedItem>& items) {
+    std::stable_sort(items.begin(), items.end(),
+                     [](const WeighedItem& a, const WeighedItem& b) { return a.weight > b.weight; });
+    for (const WeighedItem& one : items) {
+      const auto [load, worker] = loads_.top();
+      loads_.pop();
+      hands_[static_cast<std::size_t>(worker)].push_back(one.item);
+      loads_.push({load + one.weight, worker});
+    }
+    items.clear();
+  }
+
+  /// All items by worker, and where each worker's begin.
+  [[nodiscard]] std::pair<std::vector<GradientItem>, std::vector<std::int32_t>> hands() const {
+    std::vector<GradientItem> all;
+    std::vector<std::int32_t> first{0};
+    for (const auto& hand : hands_) {
+      all.insert(all.end(), hand.begin(), hand.end());
+      first.push_back(static_cast<std::int32_t>(all.size()));
+    }
+    return {std::move(all), std::move(first)};
+  }
+
+ private:
   using Load = std::pair<std::int64_t, int>;  // and the worker
-  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
-  for (int w = 0; w < workers; ++w) loads.push({0, w});
-  std::vector<std::vector<GradientItem>> hands(static_cast<std::size_t>(workers));
-  for (const WeighedItem& one : items) {
-    const auto [load, worker] = loads.top();
-    loads.pop();
-    hands[static_cast<std::size_t>(worker)].push_back(one.item);
-    loads.push({load + one.weight, worker});
-  }
-  std::vector<GradientItem> all;
-  std::vector<std::int32_t> first{0};
-  for (const auto& hand : hands) {
-    all.insert(all.end(), hand.begin(), hand.end());
-    first.push_back(static_cast<std::int32_t>(all.size()));
-  }
-  return {std::move(all), std::move(first)};
-}
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads_;
+  std::vector<std::vector<GradientItem>> hands_;
+};
 
 class Planner {
  public:
@@ -142,7 +156,7 @@ class Planner {
   void store(const RangeLists& lists, int kv_count) {
     std::vector<GradientCell> cells = lists.dkv_cells;
     cells.insert(cells.end(), lists.dq_cells.begin(), lists.dq_cells.end());
-    auto [items, first] = deal(items_of(lists, kv_count), shape_.workers);
+    auto [items, first] = deal_items(lists, kv_count);
     plan_.offsets.push_back({.score_cells = append(lists.score_cells),
                              .bands = append(lists.bands),
                              .gradient_cells = append(cells),
@@ -157,8 +171,21 @@ class Planner {
     plan_.pool_tiles = std::max(plan_.pool_tiles, std::int64_t{lists.tiles_per_head} * kv_count * shape_.group);
   }
 
-  [[nodiscard]] std::vector<WeighedItem> items_of(const RangeLists& lists, int kv_count) const {
+  /// A few KV heads at a time, so that what workers read at once fits L2, and enough for an even end.
+  [[nodiscard]] std::pair<std::vector<GradientItem>, std::vector<std::int32_t>> deal_items(const RangeLists& lists,
+                                                                                           int kv_count) const {
+    constexpr std::size_t kRounds = 3;
+    Dealer dealer(shape_.workers);
     std::vector<WeighedItem> items;
+    for (int kv = 0; kv < kv_count; ++kv) {
+      add_items(lists, kv, items);
+      const bool enough = items.size() >= kRounds * static_cast<std::size_t>(shape_.workers);
+      if (enough || kv + 1 == kv_count) dealer.deal(items);
+    }
+    return dealer.hands();
+  }
+
+  void add_items(const RangeLists& lists, int kv, std::vector<WeighedItem>& items) const {
     const int width = gradient_columns(shape_.d, shape_.d_v);
     const auto add = [&](std::size_t cell, int head, Gradient gradient, std::int64_t steps) {
       const int dim = gradient == Gradient::dv ? shape_.d_v : shape_.d;
@@ -168,19 +195,16 @@ class Planner {
                          steps + kItemSteps});
       }
     };
-    for (int kv = 0; kv < kv_count; ++kv) {
-      for (std::size_t i = 0; i < lists.dkv_cells.size(); ++i) {
-        const std::int64_t steps = std::int64_t{lists.dkv_cells[i].steps} * shape_.group;
-        add(i, kv, Gradient::dk, steps);
-        add(i, kv, Gradient::dv, steps);
-      }
-      for (int head = kv * shape_.group; head < (kv + 1) * shape_.group; ++head) {
-        for (std::size_t i = 0; i < lists.dq_cells.size(); ++i) {
-          add(lists.dkv_cells.size() + i, head, Gradient::dq, lists.dq_cells[i].steps);
-        }
+    for (std::size_t i = 0; i < lists.dkv_cells.size(); ++i) {
+      const std::int64_t steps = std::int64_t{lists.dkv_cells[i].steps} * shape_.group;
+      add(i, kv, Gradient::dk, steps);
+      add(i, kv, Gradient::dv, steps);
+    }
+    for (int head = kv * shape_.group; head < (kv + 1) * shape_.group; ++head) {
+      for (std::size_t i = 0; i < lists.dq_cells.size(); ++i) {
+        add(lists.dkv_cells.size() + i, head, Gradient::dq, lists.dq_cells[i].steps);
       }
     }
-    return items;
   }
 
   void add_free_rows() {

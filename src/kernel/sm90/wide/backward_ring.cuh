@@ -2,6 +2,10 @@
 // holds 64 of the summed axis: A for 128 rows of the result, B for its columns.
 #pragma once
 
+#include <cuda_runtime.h>
+
+#include "base/cuda/check.hpp"
+#include "kernel/sm90/ptx/cluster.cuh"
 #include "kernel/sm90/ptx/mbarrier.cuh"
 #include "kernel/sm90/ptx/registers.cuh"
 
@@ -25,13 +29,33 @@ struct RingLayout {
   static constexpr std::uint32_t kBytes = kWhole + 8;
 };
 
+/// Launches a kernel that may begin, on thread blocks' places that become free, before the launch ahead has ended; it
+/// waits for that one's results itself (ptx::wait_for_prerequisites).
+template <class Params>
+void launch_early(void (*kernel)(Params), const Params& params, int workers, std::uint32_t shared_bytes,
+                  Stream stream) {
+  ROTUNDA_CUDA(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(workers));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = cuda::native(stream);
+  config.attrs = &early;
+  config.numAttrs = 1;
+  ROTUNDA_CUDA(cudaLaunchKernelEx(&config, kernel, params));
+}
+
 /// A place in the ring: stages follow each other, through all tiles of a thread block.
 template <class Layout>
 class Ring {
  public:
   __device__ explicit Ring(std::uint32_t base) : base_(base) {}
 
-  /// By all threads, once.
+  /// By all threads, once; waits for the launch ahead.
   __device__ void init() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i) {
@@ -42,6 +66,8 @@ class Ring {
       ptx::fence_mbarrier_init();
     }
     __syncthreads();
+    ptx::launch_dependents();
+    ptx::wait_for_prerequisites();
   }
 
   [[nodiscard]] __device__ std::uint32_t stage() const { return base_ + (at_ % kStages) * Layout::kStage; }

@@ -3,9 +3,6 @@
 // A tile is 128 query rows by 256 keys; each of the two consumer warpgroups has 64 rows of it in its accumulators, and
 // keeps its P packed while dP is made. The second warpgroup begins every product three stages behind the first, so that
 // the exponentials and stores of one run under the products of the other.
-#include <cuda_runtime.h>
-
-#include "base/cuda/check.hpp"
 #include "kernel/sm90/ptx/bulk.cuh"
 #include "kernel/sm90/ptx/named_barrier.cuh"
 #include "kernel/sm90/ptx/tma.cuh"
@@ -191,14 +188,11 @@ class Consumer {
       const bool partial = ptx::uniform(cell.band_count) > 0;
       const std::int64_t tile = std::int64_t{tiles.head} * p_.lists.tiles_per_head + cell.tile;
       const std::int64_t at = tile * kPoolTileElements + first_row * kBlock;
+      T *p = static_cast<T*>(p_.p) + at, *ds = static_cast<T*>(p_.ds) + at;
       multiply((p_.d + 63) / 64);
-      if (partial) {
-        make_p<true>(rows, static_cast<T*>(p_.p) + at);
-      } else {
-        make_p<false>(rows, static_cast<T*>(p_.p) + at);
-      }
+      partial ? make_p<true>(rows, p) : make_p<false>(rows, p);
       multiply((p_.d_v + 63) / 64);
-      make_ds(rows, static_cast<T*>(p_.ds) + at);
+      partial ? make_ds<true>(rows, ds) : make_ds<false>(rows, ds);
     }
     writer_.finish();
   }
@@ -256,7 +250,8 @@ class Consumer {
     }
   }
 
-  /// Where P is 0, dS is 0 whatever dP is: rows that no slice has may hold NaN.
+  /// Where P is 0 in a partial tile, dS is 0 whatever dP is: rows that no slice has may hold NaN.
+  template <bool kPartial>
   __device__ void make_ds(const Rows& rows, T* to) {
 #pragma unroll
     for (int block = 0; block < kKeyBlocks; ++block) {
@@ -267,8 +262,9 @@ class Consumer {
           const int column = 8 * block + b;
           const float2 p = unpack<T>(pairs_[2 * column + i]);
           const float* dp = &acc_[4 * column + 2 * i];
-          const float x = p.x == 0 ? 0 : p.x * (dp[0] - rows.delta[i]);
-          const float y = p.y == 0 ? 0 : p.y * (dp[1] - rows.delta[i]);
+          float x = p.x * (dp[0] - rows.delta[i]), y = p.y * (dp[1] - rows.delta[i]);
+          if (kPartial && p.x == 0) x = 0;
+          if (kPartial && p.y == 0) y = 0;
           pairs_[2 * column + i] = ptx::pack<T>(x, y);
         }
       }
@@ -305,9 +301,7 @@ __global__ void __launch_bounds__(kThreads, 1) scores_kernel(const __grid_consta
 
 void launch_scores(const ScoreParams& params, DType dtype, int workers, Stream stream) {
   const auto kernel = dtype == DType::bf16 ? scores_kernel<__nv_bfloat16> : scores_kernel<__half>;
-  ROTUNDA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kBytes));
-  kernel<<<static_cast<unsigned>(workers), kThreads, Layout::kBytes, cuda::native(stream)>>>(params);
-  cuda::check_launch("scores_kernel");
+  launch_early(kernel, params, workers, Layout::kBytes, stream);
 }
 
 }  // namespace rotunda::sm90::wide
