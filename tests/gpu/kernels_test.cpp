@@ -8,7 +8,7 @@
 namespace rotunda {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(cuda, KernelSuite, ::testing::ValuesIn(cuda_kernels()), kernel_test_name);
+INSTANTIATE_TEST_SUITE_P(cuda, KernelSuite, ::testing::ValuesIn(suite_cases(cuda_kernels())), kernel_test_name);
 
 TEST(CudaKernels, AreFoundByNameAndDevice) {
   ASSERT_FALSE(cuda_kernels().empty());

@@ -17,7 +17,7 @@ std::vector<const Kernel*> host_kernels() {
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(all, KernelSuite, ::testing::ValuesIn(host_kernels()), kernel_test_name);
+INSTANTIATE_TEST_SUITE_P(all, KernelSuite, ::testing::ValuesIn(suite_cases(host_kernels())), kernel_test_name);
 
 TEST(Kernels, AreFoundByName) {
   ASSERT_FALSE(kernels().empty());

@@ -32,7 +32,6 @@ class Sm90Kernel final : public Kernel {
       return fmt::format("sm90 serves head dims from {} to {} that are multiples of {}, not d={} d_v={}",
                          wide::kLeastHeadDim, wide::kMostHeadDim, kHeadDimStep, problem.d, problem.d_v);
     }
-    if (!problem.grad) return "sm90 has no forward in this build";
     if (problem.grad) {
       if (auto reason = wide::refuse_backward(problem)) return reason;
     }

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "base/cuda/check.hpp"
+#include "kernel/elementwise/cuda/raise.cuh"
 #include "kernel/elementwise/cuda/vectors.cuh"
 #include "kernel/kernel.hpp"
 
@@ -66,6 +67,7 @@ __device__ inline void store(const DeviceView& view, std::int64_t b, std::int64_
   }
 }
 
+using cuda::raise;
 using cuda::widen;
 
 template <class T>
@@ -249,16 +251,6 @@ struct TilePlace {
     batch = n / heads / tiles;
   }
 };
-
-/// Raises a float to a value: the order of floats is that of their bits as integers, turned round where negative.
-__device__ inline void raise(float* to, float value) {
-  value += 0.0F;  // -0 becomes 0
-  if (value >= 0) {
-    atomicMax(reinterpret_cast<int*>(to), __float_as_int(value));
-  } else {
-    atomicMin(reinterpret_cast<unsigned*>(to), __float_as_uint(value));
-  }
-}
 
 /// Calls launch(std::integral_constant<int, n>) with the columns a warp needs for `dim`.
 template <class Launch>

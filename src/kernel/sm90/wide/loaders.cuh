@@ -1,0 +1,154 @@
+// What fills shared memory: a thread for K and V, a thread for Q, and a warp that clears rows of V which no row may
+// see.
+#pragma once
+
+#include "kernel/sm90/ptx/cluster.cuh"
+#include "kernel/sm90/ptx/mbarrier.cuh"
+#include "kernel/sm90/ptx/registers.cuh"
+#include "kernel/sm90/ptx/tma.cuh"
+#include "kernel/sm90/tensor_map.hpp"
+#include "kernel/sm90/wide/scheduler.cuh"
+
+namespace rotunda::sm90::wide {
+
+/// Of each slab this CTA loads half, for both CTAs: of K 64 of its rows, of V 8 of its rows.
+template <class S, int kChunks>
+class KeyLoader {
+ public:
+  __device__ KeyLoader(const ForwardCall& call, const ForwardMaps& maps, std::uint8_t* memory)
+      : call_(call),
+        maps_(maps),
+        tiles_(memory),
+        base_(ptx::shared_address(memory)),
+        rank_(static_cast<int>(ptx::cluster_rank())) {}
+
+  /// K0 K1 V0 K2 V1 K3 V2 …
+  __device__ void run() {
+    Place values{};
+    int n = 0;
+    for (;; ++n) {
+      const Tile& tile = tiles_.get(n);
+      // Keys of tile n get a stage only after values of tile n - 3 have been used by both consumers, which then are
+      // through with tile n - 4.
+      if (n >= kBehind) tiles_.release(n - kBehind);
+      if ((tile.row_and_flags & Tile::kEnd) != 0) break;
+      const Place keys{tile.key, tile.keys, call_.map.kv(tile.head), tile.batch};
+      load_keys(n, keys);
+      if (n > 0) load_values(values);
+      values = keys;
+    }
+    if (n > 0) load_values(values);
+  }
+
+ private:
+  static constexpr int kBehind = 4;
+  static constexpr std::uint16_t kBoth = (1 << kCluster) - 1;
+
+  struct Place {
+    int key, keys, head, batch;
+  };
+
+  /// Waits for the next stage and arms `full` for a slab of so many bytes; its address.
+  __device__ std::uint32_t take_stage(std::uint32_t full, int bytes) {
+    ptx::mbarrier_wait(base_ + S::kStageFree + 8 * stage_, parity_ ^ 1);
+    ptx::mbarrier_arrive_expect(full, bytes);
+    const std::uint32_t slab = base_ + S::kRing + S::kStageBytes * stage_;
+    if (++stage_ == S::kStages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+    return slab;
+  }
+
+  __device__ void load_keys(int n, const Place& at) {
+    constexpr int kHalfRows = kTileKeys / kCluster;
+    std::uint32_t full = base_ + S::kKeysFull + 8 * kChunks * (n % kConsumers);
+    const int row = at.keys == 0 ? call_.key_rows : at.key + kHalfRows * rank_;
+#pragma unroll 1
+    for (int chunk = 0; chunk < kChunks; ++chunk, full += 8) {
+      const std::uint32_t slab = take_stage(full, S::kStageBytes);
+      ptx::tma_load_multicast(slab + S::kStageBytes / kCluster * rank_, &maps_.k, full, kBoth,
+                              ptx::Box4{chunk * kChunk, row, at.head, at.batch});
+    }
+  }
+
+  /// A slab that no row sees is filled with zeros; one that rows see in part goes to the sweeper first.
+  __device__ void load_values(const Place& at) {
+    constexpr int kHalfRows = kSlabKeys / kCluster;
+#pragma unroll 1
+    for (int i = 0; i < kValueSlabs; ++i) {
+      const int seen = at.keys - i * kSlabKeys;
+      const bool edge = seen > 0 && seen < kSlabKeys;
+      const std::uint32_t full = base_ + (edge ? S::kEdgeFull : S::kValuesFull + 8 * i);
+      const std::uint32_t slab = take_stage(full, S::kValueSlabBytes) + S::kValueSlabBytes / kCluster * rank_;
+      const int row = seen <= 0 ? call_.key_rows : at.key + i * kSlabKeys + kHalfRows * rank_;
+      ptx::tma_load_multicast(slab, &maps_.v_chunks, full, kBoth, ptx::Box5{0, row, 0, at.head, at.batch});
+      for (int chunk = call_.whole_chunks; chunk < kChunks; ++chunk) {
+        ptx::tma_load_multicast(slab + chunk * kHalfRows * 128, &maps_.v_rows, full, kBoth,
+                                ptx::Box4{chunk * kChunk, row, at.head, at.batch});
+      }
+    }
+  }
+
+  const ForwardCall& call_;
+  const ForwardMaps& maps_;
+  TileReader<S> tiles_;
+  std::uint32_t base_;
+  int rank_;
+  int stage_ = 0;
+  std::uint32_t parity_ = 0;
+};
+
+template <class S, int kChunks>
+__device__ void load_queries(const ForwardCall& call, const ForwardMaps& maps, std::uint8_t* memory) {
+  const std::uint32_t base = ptx::shared_address(memory);
+  const int rank = static_cast<int>(ptx::cluster_rank());
+  const TileReader<S> tiles(memory);
+  for (int n = 0;; ++n) {
+    const Tile tile = tiles.get(n);
+    tiles.release(n);
+    if ((tile.row_and_flags & Tile::kEnd) != 0) break;
+    if ((tile.row_and_flags & Tile::kFirst) == 0) continue;
+    const std::uint32_t parity = (tile.row_and_flags & Tile::kOddItem) != 0 ? 1 : 0;
+#pragma unroll 1
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const std::uint32_t full = base + S::kQueryFull + 8 * chunk;
+      ptx::mbarrier_wait(base + S::kQueryFree + 8 * chunk, parity ^ 1);
+      ptx::mbarrier_arrive_expect(full, S::kQueryChunkBytes);
+      ptx::tma_load(base + S::kQuery + S::kQueryChunkBytes * chunk, &maps.q, full,
+                    ptx::Box4{chunk * kChunk, tile.row() + kRows * rank, tile.head, tile.batch});
+    }
+  }
+}
+
+/// The copy engine brings whole slabs: rows behind the last that is seen may hold anything, and 0 · NaN is NaN. One
+/// warp.
+template <class S, int kChunks>
+__device__ void sweep_values(std::uint8_t* memory) {
+  const std::uint32_t base = ptx::shared_address(memory);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const TileReader<S> tiles(memory);
+  std::uint32_t parity = 0;
+  for (int n = 0;; ++n) {
+    const Tile tile = tiles.get(n);
+    __syncwarp();
+    if (lane == 0) tiles.release(n);
+    if ((tile.row_and_flags & Tile::kEnd) != 0) break;
+    if (tile.keys % kSlabKeys == 0) continue;
+    const int slab = tile.keys / kSlabKeys, stage = S::stage(S::value_stage(n), slab);
+    ptx::mbarrier_wait(base + S::kEdgeFull, parity);
+    parity ^= 1;
+    std::uint8_t* const values = memory + S::kRing + S::kStageBytes * stage;
+    for (int row = tile.keys % kSlabKeys; row < kSlabKeys; ++row) {
+      for (int i = lane; i < kChunks * 8; i += 32) {  // 16 bytes each, 8 of them a chunk's row
+        const int at = ((row / 8 * kChunks + i / 8) * 8 + row % 8) * 128 + i % 8 * 16;
+        *reinterpret_cast<uint4*>(values + at) = uint4{};
+      }
+    }
+    ptx::fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(base + S::kValuesFull + 8 * slab);
+  }
+}
+
+}  // namespace rotunda::sm90::wide
