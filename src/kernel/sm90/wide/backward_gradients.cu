@@ -5,6 +5,7 @@
 // along their columns) comes from the pools as it was written, B (K, Q or dout) by the copy engine, with zeros beyond
 // the head dim.
 #include "kernel/sm90/ptx/bulk.cuh"
+#include "kernel/sm90/ptx/global.cuh"
 #include "kernel/sm90/ptx/tma.cuh"
 #include "kernel/sm90/ptx/wgmma.cuh"
 #include "kernel/sm90/wide/backward_launch.hpp"
@@ -176,13 +177,13 @@ class Consumer {
     float* sum;
     T* final;
     float scale;
-    bool empty, load, narrow;
+    bool empty, load, narrow, reduce;
   };
 
   __device__ void store(const GradientOutput& out, const GradientItem& item, const GradientCell& cell, int head,
-                        bool empty) {
+                        bool empty) const {
     const int first = item.column * kColumns + thread_ % 4 * 2;
-    const bool fast = out.dim >= (item.column + 1) * kColumns && out.aligned;
+    const bool fast = out.dim >= (item.column + 1) * kColumns && out.aligned && !empty;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = 64 * warpgroup_ + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * i;
@@ -192,18 +193,32 @@ class Consumer {
                .scale = out.scale,
                .empty = empty,
                .load = cell.load != 0,
-               .narrow = out.narrow && cell.last != 0};
+               .narrow = out.narrow && cell.last != 0,
+               .reduce = out.reduce};
       if (out.narrow) to.sum = out.scratch + (std::int64_t{cell.scratch} * kGradientRows + row) * out.dim + first;
       fast ? store_pairs(to, i) : store_elements(to, i, out.dim - first);
     }
   }
 
-  [[nodiscard]] __device__ float value(const Place& to, int g, int i, int e) const {
-    return to.empty ? 0 : acc_[4 * g + 2 * i + e] * to.scale;
+  [[nodiscard]] __device__ float2 pair(const Place& to, int g, int i) const {
+    return {acc_[4 * g + 2 * i] * to.scale, acc_[4 * g + 2 * i + 1] * to.scale};
   }
 
-  /// Whole rows of a tile by pairs of columns. Loads come before stores, so that they wait together.
+  /// Whole rows of a tile that has steps, by pairs of columns.
   __device__ void store_pairs(const Place& to, int i) const {
+    constexpr int kGroups = kColumns / 8;
+    if (to.narrow || (to.load && !to.reduce)) return add_pairs(to, i);
+    if (to.load) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) ptx::add_global(to.sum + 8 * g, pair(to, g, i));
+    } else {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) *reinterpret_cast<float2*>(to.sum + 8 * g) = pair(to, g, i);
+    }
+  }
+
+  /// What ends in 16 bits. Loads come before stores, so that they wait together.
+  __device__ void add_pairs(const Place& to, int i) const {
     constexpr int kGroups = kColumns / 8, kTogether = kGroups / 2;
 #pragma unroll
     for (int first = 0; first < kGroups; first += kTogether) {
@@ -214,7 +229,8 @@ class Consumer {
       }
 #pragma unroll
       for (int n = 0; n < kTogether; ++n) {
-        const float x = sums[n].x + value(to, first + n, i, 0), y = sums[n].y + value(to, first + n, i, 1);
+        const float2 mine = pair(to, first + n, i);
+        const float x = sums[n].x + mine.x, y = sums[n].y + mine.y;
         if (to.narrow) {
           *reinterpret_cast<std::uint32_t*>(to.final + 8 * (first + n)) = ptx::pack<T>(x, y);
         } else {
@@ -224,14 +240,15 @@ class Consumer {
     }
   }
 
-  /// Any strides, and no more than `width` columns.
+  /// Any strides, no more than `width` columns, and zeros for a tile without steps.
   __device__ void store_elements(const Place& to, int i, int width) const {
 #pragma unroll
     for (int g = 0; g < kColumns / 8; ++g) {
       if (8 * g >= width) continue;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float sum = value(to, g, i, e) + (to.load ? to.sum[8 * g + e] : 0);
+        const float mine = to.empty ? 0 : acc_[4 * g + 2 * i + e] * to.scale;
+        const float sum = mine + (to.load ? to.sum[8 * g + e] : 0);
         if (to.narrow) {
           to.final[8 * g + e] = static_cast<T>(sum);
         } else {
