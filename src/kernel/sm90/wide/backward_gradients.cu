@@ -6,6 +6,7 @@
 // the head dim.
 #include "kernel/sm90/ptx/bulk.cuh"
 #include "kernel/sm90/ptx/global.cuh"
+#include "kernel/sm90/ptx/named_barrier.cuh"
 #include "kernel/sm90/ptx/tma.cuh"
 #include "kernel/sm90/ptx/wgmma.cuh"
 #include "kernel/sm90/wide/backward_launch.hpp"
@@ -150,6 +151,8 @@ class Consumer {
     constexpr bool kTransposed = kMajorA == ptx::Major::mn;
     const std::uint64_t a = ptx::descriptor(base_ + kBoxBytes * warpgroup_, kTransposed ? kBoxBytes : 16, 1024);
     const std::uint64_t b = ptx::descriptor(base_ + kRowsBytes, kBoxBytes, 1024);
+    const int lag = min(p_.lag, steps);
+    if (warpgroup_ == 1 && lag > 0) ptx::named_barrier_sync(1, kConsumers * kWarpgroup);
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       ring_.wait_full();
@@ -161,6 +164,7 @@ class Consumer {
                                                          b + ring_.descriptor_offset() + 128 * k, s + k > 0 ? 1 : 0);
       }
       ptx::wgmma_commit();
+      ptx::named_barrier_arrive_if(warpgroup_ == 0 && s == lag - 1, 1, kConsumers * kWarpgroup);
       if (s > 0) {
         ptx::wgmma_wait<1>();
         ring_.release_previous(thread_);
