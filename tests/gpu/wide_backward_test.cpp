@@ -6,6 +6,7 @@
 #include "base/cuda/check.hpp"
 #include "kernel/kernel_driver.hpp"
 #include "kernel/kernel_suite.hpp"
+#include "kernel/reference/cuda/cuda_reference_kernel.hpp"
 #include "kernel/sm90/sm90_kernel.hpp"
 #include "kernel/sm90/wide/backward.hpp"
 #include "mirror.hpp"
@@ -16,7 +17,8 @@ namespace {
 using testing::KernelDriver;
 using testing::Mirror;
 
-/// sm90 with as little room for P and dS as one query tile needs: as many chunks as there are query tiles.
+/// sm90's backward with as little room for P and dS as one query tile needs, as many chunks as there are query tiles, and
+/// the reference kernel's forward.
 class CutKernel final : public Kernel {
  public:
   [[nodiscard]] std::string name() const override { return "sm90_in_many_chunks"; }
@@ -26,11 +28,11 @@ class CutKernel final : public Kernel {
     return sm90_kernel().refuse(problem, device);
   }
   [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const override {
-    if (!call.backward) return sm90_kernel().workspace_bytes(problem, call);
+    if (!call.backward) return cuda_reference_kernel().workspace_bytes(problem, call);
     return sm90::wide::backward_workspace_bytes(problem, call, kPoolBytes);
   }
   void forward(const ForwardArgs& args, const KernelContext& context) const override {
-    sm90_kernel().forward(args, context);
+    cuda_reference_kernel().forward(args, context);
   }
   void backward(const BackwardArgs& args, const KernelContext& context) const override {
     sm90::wide::backward(args, context, kPoolBytes);

@@ -213,7 +213,9 @@ class Interpreter {
     }
     if (of_q) return;
     // 16-bit sums stay in scratch until the last chunk that adds to them.
-    if (plan_.scratch_cells > 0) EXPECT_LT(cell.scratch, plan_.scratch_cells);
+    if (plan_.scratch_cells > 0) {
+      EXPECT_LT(cell.scratch, plan_.scratch_cells);
+    }
     const auto key = std::tuple{head, cell.scratch, item.gradient};
     EXPECT_FALSE(finished_.contains(key)) << "added to after its last chunk";
     if (cell.last != 0) finished_.insert(key);

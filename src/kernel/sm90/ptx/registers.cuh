@@ -24,6 +24,20 @@ __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }
 
+/// True in one lane of a whole warp. The compiler knows that it is one, and needs no loop over lanes for the copies that
+/// this lane starts.
+__device__ __forceinline__ bool elect_lane() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred here;\n"
+      "elect.sync _|here, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, here;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 /// Two floats rounded to T, `low` in the lower half.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high) {

@@ -8,8 +8,6 @@
 namespace rotunda::sm90::wide {
 namespace {
 
-constexpr int kBoxRows = 64;
-
 /// Thread blocks that run at once: one a multiprocessor, since each takes most of the shared memory.
 int workers_of(const Device& device) {
   constexpr int kOfHopper = 132;
@@ -64,10 +62,10 @@ ChunkHeads heads_of(const BackwardArgs& args, const BackwardPlan::Chunk& chunk, 
 }
 
 void run_chunks(const BackwardArgs& args, const BackwardPlan& plan, std::byte* workspace, int workers, Stream stream) {
-  ScoreParams scores{.q = map_of_rows(args.q, kBoxRows),
-                     .k = map_of_rows(args.k, kBoxRows),
-                     .v = map_of_rows(args.v, kBoxRows),
-                     .dout = map_of_rows(args.dout, kBoxRows),
+  ScoreParams scores{.q = map_of_rows(args.q, kTileRows),
+                     .dout = map_of_rows(args.dout, kTileRows),
+                     .k = map_of_rows(args.k, kTileKeys),
+                     .v = map_of_rows(args.v, kTileKeys),
                      .lists = {},
                      .heads = {},
                      .p = workspace + plan.p_offset,
@@ -77,9 +75,15 @@ void run_chunks(const BackwardArgs& args, const BackwardPlan& plan, std::byte* w
                      .d = static_cast<int>(args.q.dim()),
                      .d_v = static_cast<int>(args.v.dim()),
                      .scale = static_cast<float>(args.scale)};
-  GradientParams gradients{.q = scores.q,
-                           .k = scores.k,
-                           .dout = scores.dout,
+  const int columns = gradient_columns(scores.d, scores.d_v);
+  const bool by_chunks = columns % kChunk == 0 && scores.d % kChunk == 0 && scores.d_v % kChunk == 0;
+  const auto summed = [&](const TensorView& view) {
+    return by_chunks ? map_of_chunks(view, kBlock, columns / kChunk) : map_of_rows(view, kBlock);
+  };
+  GradientParams gradients{.q = summed(args.q),
+                           .k = summed(args.k),
+                           .dout = summed(args.dout),
+                           .by_chunks = by_chunks,
                            .lists = {},
                            .heads = {},
                            .p = scores.p,
@@ -87,7 +91,6 @@ void run_chunks(const BackwardArgs& args, const BackwardPlan& plan, std::byte* w
                            .dq = output(args.dq, args.scale, nullptr),
                            .dk = output(args.dk, args.scale, workspace + plan.dk_scratch),
                            .dv = output(args.dv, 1, workspace + plan.dv_scratch)};
-  const int columns = gradient_columns(scores.d, scores.d_v);
   for (const BackwardPlan::Chunk& chunk : plan.chunks) {
     const ChunkOffsets& lists = plan.offsets[static_cast<std::size_t>(chunk.lists)];
     scores.lists = gradients.lists = lists.at(workspace);

@@ -32,7 +32,7 @@ __device__ HeadRange heads_of(const ChunkHeads& heads, const GradientItem& item)
           min((item.head + 1) * heads.group, heads.heads_q - heads.q_first)};
 }
 
-/// The warp that copies. Lane 0 starts the copies; all clean.
+/// The warp that copies. One lane starts the copies; all clean.
 template <int kColumns>
 class Producer {
   using Layout = typename Shape<kColumns>::Layout;
@@ -48,53 +48,74 @@ class Producer {
       const GradientCell& cell = p_.lists.gradient_cells[item.cell];
       const HeadRange heads = heads_of(p_.heads, item);
       for (int head = heads.begin; head < heads.end; ++head) {
-        for (int n = 0; n < cell.run_count; ++n) {
-          const Run run = p_.lists.runs[cell.run_first + n];
-#pragma unroll 1
-          for (int step = run.first; step < run.first + run.count; ++step, ring_.advance()) {
-            copy(item, cell, head, step, run.clean);
-            if (run.clean >= 0) clean(p_.lists.row_masks[run.clean]);
-          }
-        }
+        const Source from = source(item, cell, head);
+        for (int n = 0; n < cell.run_count; ++n) copy_run(from, p_.lists.runs[cell.run_first + n]);
       }
     }
   }
 
  private:
-  __device__ void copy(const GradientItem& item, const GradientCell& cell, int head, int step, int clean) {
-    if (lane_ != 0) return;
-    const std::uint32_t barrier = clean < 0 ? ring_.full() : whole_;
-    ring_.wait_empty();
-    ptx::mbarrier_arrive_expect(barrier, Layout::kStage);
-    const std::int64_t first_tile = std::int64_t{head} * p_.lists.tiles_per_head;
-    const CUtensorMap* map = &p_.k;
-    int other_head = p_.heads.kv_head(head);
-    if (item.gradient == Gradient::dq) {
-      ptx::bulk_load(ring_.stage(), block(p_.ds, first_tile + cell.tile + step / kKeyBlocks, step % kKeyBlocks, 0),
-                     kRowsBytes, barrier);
-    } else {
-      const void* pool = item.gradient == Gradient::dk ? p_.ds : p_.p;
-      map = item.gradient == Gradient::dk ? &p_.q : &p_.dout;
-      other_head = p_.heads.q_head(head);
-      constexpr int kCells = kTileKeys / kGradientRows, kCellBlocks = kGradientRows / kBlock;
-      const std::int64_t tile =
-          first_tile + p_.lists.row_tiles[cell.row_tiles + step / kRowBlocks] + cell.tile / kCells;
-      for (int i = 0; i < kCellBlocks; ++i) {
-        ptx::bulk_load(ring_.stage() + i * kBoxBytes,
-                       block(pool, tile, cell.tile % kCells * kCellBlocks + i, step % kRowBlocks), kBoxBytes, barrier);
-      }
-    }
-    for (int i = 0; i < Shape<kColumns>::kBoxes; ++i) {
-      ptx::tma_load(ring_.stage() + kRowsBytes + i * kBoxBytes, map, barrier,
-                    ptx::Box4{item.column * kColumns + 64 * i, cell.inner_row + kBlock * step, other_head, cell.batch});
-    }
+  /// What the steps of an item and a head have in common.
+  struct Source {
+    const std::uint8_t* a;         ///< in a pool: dq: of step 0; dk, dv: of query row 0 of pool tile 0
+    const std::int32_t* row_tiles;  ///< dk, dv: the pool tiles of the query tiles; dq: nullptr
+    const CUtensorMap* b;
+    int column, row, head, batch;
+  };
+
+  static constexpr int kKeyBlockBytes = kTileRows * kBlock * 2, kTileBytes = kKeyBlocks * kKeyBlockBytes;
+
+  [[nodiscard]] __device__ Source source(const GradientItem& item, const GradientCell& cell, int head) const {
+    const bool of_q = item.gradient == Gradient::dq;
+    const auto* pool = static_cast<const std::uint8_t*>(item.gradient == Gradient::dv ? p_.p : p_.ds);
+    constexpr int kCells = kTileKeys / kGradientRows;
+    const std::int64_t tile = std::int64_t{head} * p_.lists.tiles_per_head + (of_q ? cell.tile : cell.tile / kCells);
+    const int key_block = of_q ? 0 : cell.tile % kCells * (kGradientRows / kBlock);
+    return {.a = pool + tile * kTileBytes + key_block * kKeyBlockBytes,
+            .row_tiles = of_q ? nullptr : p_.lists.row_tiles + cell.row_tiles,
+            .b = of_q ? &p_.k : item.gradient == Gradient::dk ? &p_.q : &p_.dout,
+            .column = item.column * kColumns,
+            .row = cell.inner_row,
+            .head = of_q ? p_.heads.kv_head(head) : p_.heads.q_head(head),
+            .batch = cell.batch};
   }
 
-  /// 64 rows of a key block of a tile.
-  [[nodiscard]] __device__ static const void* block(const void* pool, std::int64_t tile, int key_block, int row_block) {
-    const std::int64_t element =
-        tile * kPoolTileElements + (key_block * kTileRows + row_block * kBlock) * std::int64_t{kBlock};
-    return static_cast<const std::uint16_t*>(pool) + element;
+  __device__ void copy_run(const Source& from, const Run& run) {
+    if (ptx::elect_lane()) {
+      Ring<Layout> ring = ring_;
+#pragma unroll 1
+      for (int step = run.first; step < run.first + run.count; ++step, ring.advance()) {
+        copy(from, step, ring, run.clean < 0 ? ring.full() : whole_);
+      }
+    }
+    __syncwarp();
+    if (run.clean >= 0) clean(p_.lists.row_masks[run.clean]);
+    ring_.advance(run.count);
+  }
+
+  __device__ void copy(const Source& from, int step, const Ring<Layout>& ring, std::uint32_t barrier) const {
+    const std::uint32_t stage = ring.stage();
+    std::int64_t tile = 0;
+    if (from.row_tiles != nullptr) tile = from.row_tiles[step / kRowBlocks];
+    ring.wait_empty();
+    ptx::mbarrier_arrive_expect(barrier, Layout::kStage);
+    if (from.row_tiles == nullptr) {
+      ptx::bulk_load(stage, from.a + std::int64_t{step} * kKeyBlockBytes, kRowsBytes, barrier);
+    } else {
+      const std::uint8_t* a = from.a + tile * kTileBytes + step % kRowBlocks * static_cast<int>(kBoxBytes);
+      ptx::bulk_load(stage, a, kBoxBytes, barrier);
+      ptx::bulk_load(stage + kBoxBytes, a + kKeyBlockBytes, kBoxBytes, barrier);
+    }
+    const int row = from.row + kBlock * step;
+    if (p_.by_chunks) {
+      ptx::tma_load(stage + kRowsBytes, from.b, barrier, ptx::Box5{0, row, from.column / 64, from.head, from.batch});
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < Shape<kColumns>::kBoxes; ++i) {
+      ptx::tma_load(stage + kRowsBytes + i * kBoxBytes, from.b, barrier,
+                    ptx::Box4{from.column + 64 * i, row, from.head, from.batch});
+    }
   }
 
   /// Zeroes the rows of B that no slice has, when all has come, and only then hands the stage on.

@@ -39,13 +39,15 @@ struct ChunkHeads {
 };
 
 struct ScoreParams {
-  CUtensorMap q, k, v, dout;  ///< boxes of 64 rows
+  CUtensorMap q, dout;  ///< boxes of kTileRows rows
+  CUtensorMap k, v;     ///< boxes of kTileKeys rows
   ChunkLists lists;
   ChunkHeads heads;
   void *p, *ds;           ///< the pools
   DeviceRows lse, delta;  ///< fp32
   int d, d_v;
   float scale;
+  int lag = 2;
 };
 
 /// A gradient: 16-bit or fp32, in the buffer of the caller or (partial sums) in scratch.
@@ -60,7 +62,8 @@ struct GradientOutput {
 };
 
 struct GradientParams {
-  CUtensorMap q, k, dout;  ///< boxes of 64 rows
+  CUtensorMap q, k, dout;  ///< boxes of kBlock rows: 64 columns, or with by_chunks all columns of a tile
+  bool by_chunks;
   ChunkLists lists;
   ChunkHeads heads;
   const void *p, *ds;

@@ -14,7 +14,7 @@ namespace rotunda::sm90::wide {
 constexpr int kWarpgroup = 128, kConsumers = 2;
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
 /// Of 168 registers a thread at launch.
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
 constexpr int kStages = 4;
 constexpr std::uint32_t kBoxBytes = 64 * 128;        ///< 64 rows of 64 elements: what one copy brings
@@ -82,7 +82,7 @@ class Ring {
   __device__ void release_previous(int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(base_ + Layout::kEmpty + 8 * ((at_ - 1) % kStages));
   }
-  __device__ void advance() { ++at_; }
+  __device__ void advance(int stages = 1) { at_ += static_cast<std::uint32_t>(stages); }
 
  private:
   std::uint32_t base_, at_ = 0;

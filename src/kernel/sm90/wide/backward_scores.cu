@@ -60,14 +60,8 @@ __device__ void produce(const ScoreParams& p, Ring<Layout> ring) {
       const int column = 64 * (t < slabs ? t : t - slabs);
       ring.wait_empty();
       ptx::mbarrier_arrive_expect(ring.full(), Layout::kStage);
-      for (int i = 0; i < kTileRows / 64; ++i) {
-        ptx::tma_load(ring.stage() + i * kBoxBytes, rows, ring.full(),
-                      ptx::Box4{column, cell.q_row + 64 * i, head, cell.batch});
-      }
-      for (int i = 0; i < kBoxesOfKeys; ++i) {
-        ptx::tma_load(ring.stage() + kRowsBytes + i * kBoxBytes, keys, ring.full(),
-                      ptx::Box4{column, cell.k_row + 64 * i, kv, cell.batch});
-      }
+      ptx::tma_load(ring.stage(), rows, ring.full(), ptx::Box4{column, cell.q_row, head, cell.batch});
+      ptx::tma_load(ring.stage() + kRowsBytes, keys, ring.full(), ptx::Box4{column, cell.k_row, kv, cell.batch});
     }
   }
 }
@@ -203,7 +197,7 @@ class Consumer {
     std::uint32_t a = base_ + 64 * 128 * warpgroup_, b = base_ + kRowsBytes;
     ptx::forget(a);
     ptx::forget(b);
-    if (warpgroup_ == 1) ptx::named_barrier_sync(kStaggerBarrier, kConsumers * kWarpgroup);
+    if (warpgroup_ == 1 && p_.lag > 0) ptx::named_barrier_sync(kStaggerBarrier, kConsumers * kWarpgroup);
 #pragma unroll 1
     for (int t = 0; t < slabs; ++t) {
       ring_.wait_full();
@@ -215,7 +209,7 @@ class Consumer {
         ptx::wgmma<T, kTileKeys, ptx::Major::k, ptx::Major::k>(acc_, da + 2 * k, db + 2 * k, t + k > 0 ? 1 : 0);
       }
       ptx::wgmma_commit();
-      ptx::named_barrier_arrive_if(warpgroup_ == 0 && t == kStagger - 1, kStaggerBarrier, kConsumers * kWarpgroup);
+      ptx::named_barrier_arrive_if(warpgroup_ == 0 && t == p_.lag - 1, kStaggerBarrier, kConsumers * kWarpgroup);
       if (t > 0) {
         ptx::wgmma_wait<1>();
         ring_.release_previous(thread_);
@@ -290,7 +284,7 @@ __global__ void __launch_bounds__(kThreads, 1) scores_kernel(const __grid_consta
   const int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x == 0) produce(p, ring);
+    if (threadIdx.x < 32 && ptx::elect_lane()) produce(p, ring);
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();
     Consumer<T>(p, ring, base, warpgroup - 1).run();
