@@ -17,11 +17,12 @@ namespace {
 using testing::KernelDriver;
 using testing::Mirror;
 
-/// sm90's backward with as little room for P and dS as one query tile needs, as many chunks as there are query tiles, and
-/// the reference kernel's forward.
-class CutKernel final : public Kernel {
+/// sm90's backward with a bound of the room for P and dS, and the reference kernel's forward.
+class BackwardKernel final : public Kernel {
  public:
-  [[nodiscard]] std::string name() const override { return "sm90_in_many_chunks"; }
+  BackwardKernel(const char* name, std::int64_t pool_bytes) : name_(name), pool_bytes_(pool_bytes) {}
+
+  [[nodiscard]] std::string name() const override { return name_; }
   [[nodiscard]] KernelCapabilities capabilities() const override { return sm90_kernel().capabilities(); }
   [[nodiscard]] std::string description() const override { return sm90_kernel().description(); }
   [[nodiscard]] std::optional<std::string> refuse(const Problem& problem, const Device& device) const override {
@@ -29,25 +30,34 @@ class CutKernel final : public Kernel {
   }
   [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const override {
     if (!call.backward) return cuda_reference_kernel().workspace_bytes(problem, call);
-    return sm90::wide::backward_workspace_bytes(problem, call, kPoolBytes);
+    return sm90::wide::backward_workspace_bytes(problem, call, pool_bytes_);
   }
   void forward(const ForwardArgs& args, const KernelContext& context) const override {
     cuda_reference_kernel().forward(args, context);
   }
   void backward(const BackwardArgs& args, const KernelContext& context) const override {
-    sm90::wide::backward(args, context, kPoolBytes);
+    sm90::wide::backward(args, context, pool_bytes_);
   }
 
  private:
-  static constexpr std::int64_t kPoolBytes = 1;
+  const char* name_;
+  std::int64_t pool_bytes_;
 };
 
-const Kernel& cut_kernel() {
-  static const CutKernel kernel;
+const Kernel& whole_kernel() {
+  static const BackwardKernel kernel("sm90_backward", 0);
   return kernel;
 }
 
-INSTANTIATE_TEST_SUITE_P(cut, KernelSuite, ::testing::Values(SuiteCase{&cut_kernel(), true}), kernel_test_name);
+/// No more room than one query tile needs: as many chunks as there are query tiles.
+const Kernel& cut_kernel() {
+  static const BackwardKernel kernel("sm90_backward_in_many_chunks", 1);
+  return kernel;
+}
+
+INSTANTIATE_TEST_SUITE_P(backward, KernelSuite,
+                         ::testing::Values(SuiteCase{&whole_kernel(), true}, SuiteCase{&cut_kernel(), true}),
+                         kernel_test_name);
 
 class WideBackward : public testing::GpuTest {
  protected:
@@ -74,7 +84,7 @@ TEST_F(WideBackward, WritesGradientsOfTheProblemsDType) {
   for (const char* text :
        {"dtype=bf16 s_q=300 s_k=520 h_q=4 h_kv=2 d=512 mask=causal_bottom_right grad=1",
         "dtype=fp16 layout=thd cu_q=0,70,300,500 used_q=70,200,130 h_q=2 d=328 mask=causal grad=1"}) {
-    for (const Kernel* kernel : {&sm90_kernel(), &cut_kernel()}) {
+    for (const Kernel* kernel : {&whole_kernel(), &cut_kernel()}) {
       SCOPED_TRACE(text);
       KernelDriver driver(*kernel, parse_problem(text), {.seed = 7});
       std::vector<HostBuffer> memory;

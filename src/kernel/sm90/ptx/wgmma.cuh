@@ -56,6 +56,7 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
   "+f"(d[i + 6]), "+f"(d[i + 7])
 #define ROTUNDA_OUT_32(i) ROTUNDA_OUT_8(i), ROTUNDA_OUT_8(i + 8), ROTUNDA_OUT_8(i + 16), ROTUNDA_OUT_8(i + 24)
 #define ROTUNDA_OUT_64 ROTUNDA_OUT_32(0), ROTUNDA_OUT_32(32)
+#define ROTUNDA_OUT_68 ROTUNDA_OUT_64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
 #define ROTUNDA_OUT_80 ROTUNDA_OUT_64, ROTUNDA_OUT_8(64), ROTUNDA_OUT_8(72)
 #define ROTUNDA_OUT_96 ROTUNDA_OUT_64, ROTUNDA_OUT_32(64)
 #define ROTUNDA_OUT_112 ROTUNDA_OUT_96, ROTUNDA_OUT_8(96), ROTUNDA_OUT_8(104)
@@ -65,6 +66,7 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define ROTUNDA_REGISTERS_68 ROTUNDA_REGISTERS_64 ", %64, %65, %66, %67"
 #define ROTUNDA_REGISTERS_80 ROTUNDA_REGISTERS_64 \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define ROTUNDA_REGISTERS_96 ROTUNDA_REGISTERS_80 \
@@ -86,6 +88,8 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
 #define ROTUNDA_WGMMA_OF(type)                                           \
   if constexpr (kColumns == 128) {                                       \
     ROTUNDA_WGMMA(64, 128, type, 64, 65, 66, 67, 68);                    \
+  } else if constexpr (kColumns == 136) {                                \
+    ROTUNDA_WGMMA(68, 136, type, 68, 69, 70, 71, 72);                    \
   } else if constexpr (kColumns == 160) {                                \
     ROTUNDA_WGMMA(80, 160, type, 80, 81, 82, 83, 84);                    \
   } else if constexpr (kColumns == 192) {                                \
@@ -116,11 +120,13 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], std::uint64_t de
 #undef ROTUNDA_REGISTERS_112
 #undef ROTUNDA_REGISTERS_96
 #undef ROTUNDA_REGISTERS_80
+#undef ROTUNDA_REGISTERS_68
 #undef ROTUNDA_REGISTERS_64
 #undef ROTUNDA_OUT_128
 #undef ROTUNDA_OUT_112
 #undef ROTUNDA_OUT_96
 #undef ROTUNDA_OUT_80
+#undef ROTUNDA_OUT_68
 #undef ROTUNDA_OUT_64
 #undef ROTUNDA_OUT_32
 #undef ROTUNDA_OUT_8

@@ -57,7 +57,7 @@ class Producer {
  private:
   /// What the steps of an item and a head have in common.
   struct Source {
-    const std::uint8_t* a;         ///< in a pool: dq: of step 0; dk, dv: of query row 0 of pool tile 0
+    const std::uint8_t* a;          ///< in a pool: dq: of step 0; dk, dv: of query row 0 of pool tile 0
     const std::int32_t* row_tiles;  ///< dk, dv: the pool tiles of the query tiles; dq: nullptr
     const CUtensorMap* b;
     int column, row, head, batch;
@@ -73,7 +73,9 @@ class Producer {
     const int key_block = of_q ? 0 : cell.tile % kCells * (kGradientRows / kBlock);
     return {.a = pool + tile * kTileBytes + key_block * kKeyBlockBytes,
             .row_tiles = of_q ? nullptr : p_.lists.row_tiles + cell.row_tiles,
-            .b = of_q ? &p_.k : item.gradient == Gradient::dk ? &p_.q : &p_.dout,
+            .b = of_q                            ? &p_.k
+                 : item.gradient == Gradient::dk ? &p_.q
+                                                 : &p_.dout,
             .column = item.column * kColumns,
             .row = cell.inner_row,
             .head = of_q ? p_.heads.kv_head(head) : p_.heads.q_head(head),
@@ -314,6 +316,7 @@ void launch(const GradientParams& params, int workers, Stream stream) {
 template <class T>
 void launch(const GradientParams& params, int columns, int workers, Stream stream) {
   switch (columns) {
+    case 136: return launch<T, 136>(params, workers, stream);
     case 160: return launch<T, 160>(params, workers, stream);
     case 192: return launch<T, 192>(params, workers, stream);
     case 224: return launch<T, 224>(params, workers, stream);

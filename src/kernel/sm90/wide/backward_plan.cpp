@@ -236,9 +236,10 @@ class Planner {
 }  // namespace
 
 int gradient_columns(int d, int d_v) {
-  constexpr int kUnit = 64;  // columns that one copy brings
-  const int units = (std::max(d, d_v) + kUnit - 1) / kUnit;
-  return std::max(5, units) * kUnit / 2;
+  for (const int columns : {136, 160, 192, 224}) {
+    if (2 * columns >= std::max(d, d_v)) return columns;
+  }
+  return 256;
 }
 
 ChunkLists ChunkOffsets::at(const std::byte* base) const {

@@ -19,7 +19,7 @@ constexpr int kWarps = kConsumers * 4, kWarpRows = 16;
 constexpr std::uint32_t kPieceBytes = kWarpRows * kBlock * 2;
 constexpr int kPieces = 2;  ///< of a warp: one is written while the other leaves
 using Layout = RingLayout<kBoxesOfKeys, kWarps * kPieces* static_cast<int>(kPieceBytes)>;
-constexpr int kStagger = 3;         ///< stages between the warpgroups
+constexpr int kWgmmaStep = 16;      ///< of the summed axis
 constexpr int kStaggerBarrier = 1;  ///< named barrier
 constexpr float kLog2e = 1.4426950408889634F;
 
@@ -183,42 +183,64 @@ class Consumer {
       const std::int64_t tile = std::int64_t{tiles.head} * p_.lists.tiles_per_head + cell.tile;
       const std::int64_t at = tile * kPoolTileElements + first_row * kBlock;
       T *p = static_cast<T*>(p_.p) + at, *ds = static_cast<T*>(p_.ds) + at;
-      multiply((p_.d + 63) / 64);
+      multiply(p_.d);
       partial ? make_p<true>(rows, p) : make_p<false>(rows, p);
-      multiply((p_.d_v + 63) / 64);
+      multiply(p_.d_v);
       partial ? make_ds<true>(rows, ds) : make_ds<false>(rows, ds);
     }
     writer_.finish();
   }
 
  private:
-  /// acc_ = A·Bᵀ over the next stages.
-  __device__ void multiply(int slabs) {
-    std::uint32_t a = base_ + 64 * 128 * warpgroup_, b = base_ + kRowsBytes;
-    ptx::forget(a);
-    ptx::forget(b);
+  /// acc_ = A·Bᵀ over the next stages, which hold `dim` of the summed axis.
+  __device__ void multiply(int dim) {
     if (warpgroup_ == 1 && p_.lag > 0) ptx::named_barrier_sync(kStaggerBarrier, kConsumers * kWarpgroup);
+    const int whole = dim / kBlock, rest = dim % kBlock;
 #pragma unroll 1
-    for (int t = 0; t < slabs; ++t) {
-      ring_.wait_full();
-      ptx::wgmma_fence();
-      const std::uint64_t da = ptx::descriptor(a, 16, 1024) + ring_.descriptor_offset();
-      const std::uint64_t db = ptx::descriptor(b, 16, 1024) + ring_.descriptor_offset();
+    for (int t = 0; t < whole; ++t) {
+      const Operands slab = begin_slab();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        ptx::wgmma<T, kTileKeys, ptx::Major::k, ptx::Major::k>(acc_, da + 2 * k, db + 2 * k, t + k > 0 ? 1 : 0);
+      for (int k = 0; k < kBlock / kWgmmaStep; ++k) add(slab, k, t + k > 0);
+      end_slab(t);
+    }
+    if (rest > 0) {
+      const Operands slab = begin_slab();
+#pragma unroll 1
+      for (int k = 0; kWgmmaStep * k < rest; ++k) {
+        ptx::wgmma_fence();
+        add(slab, k, true);
       }
-      ptx::wgmma_commit();
-      ptx::named_barrier_arrive_if(warpgroup_ == 0 && t == p_.lag - 1, kStaggerBarrier, kConsumers * kWarpgroup);
-      if (t > 0) {
-        ptx::wgmma_wait<1>();
-        ring_.release_previous(thread_);
-      }
-      ring_.advance();
+      end_slab(whole);
     }
     ptx::wgmma_wait<0>();
     ring_.release_previous(thread_);
     ptx::pin(acc_);
+  }
+
+  struct Operands {
+    std::uint64_t a, b;  ///< descriptors
+  };
+
+  __device__ Operands begin_slab() const {
+    std::uint32_t a = base_ + 64 * 128 * warpgroup_, b = base_ + kRowsBytes;
+    ptx::forget(a);
+    ptx::forget(b);
+    ring_.wait_full();
+    ptx::wgmma_fence();
+    const std::uint64_t offset = ring_.descriptor_offset();
+    return {ptx::descriptor(a, 16, 1024) + offset, ptx::descriptor(b, 16, 1024) + offset};
+  }
+  __device__ void add(const Operands& slab, int k, bool add_to_sum) {
+    ptx::wgmma<T, kTileKeys, ptx::Major::k, ptx::Major::k>(acc_, slab.a + 2 * k, slab.b + 2 * k, add_to_sum ? 1 : 0);
+  }
+  __device__ void end_slab(int t) {
+    ptx::wgmma_commit();
+    ptx::named_barrier_arrive_if(warpgroup_ == 0 && t == p_.lag - 1, kStaggerBarrier, kConsumers * kWarpgroup);
+    if (t > 0) {
+      ptx::wgmma_wait<1>();
+      ring_.release_previous(thread_);
+    }
+    ring_.advance();
   }
 
   template <bool kPartial>
