@@ -146,6 +146,10 @@ class Interpreter {
           visible |= r >= b.row_begin && r < b.row_end && k >= b.key_begin && k < b.key_end && k - r >= b.low &&
                      k - r <= b.high;
         }
+        if ((cell.parts >> (r / 64 * 2 + k / 128) & 1) == 0) {
+          EXPECT_FALSE(visible);
+          continue;  // stays NaN: nobody may read it
+        }
         pool(head, cell.tile, r, k) = visible ? score(q_first_ + head, cell.q_row + r, cell.k_row + k) : 0;
       }
     }
@@ -171,7 +175,7 @@ class Interpreter {
         const Run& run = lists_.runs[cell.run_first + n];
         EXPECT_TRUE(run.clean < 0 || run.count == 1);
         for (int step = run.first; step < run.first + run.count; ++step)
-          add_step(item, cell, {head, step, run.clean}, kind, sums);
+          add_step(item, cell, {head, step, run.clean, run.halves}, kind, sums);
         steps += head == begin ? run.count : 0;
       }
     }
@@ -180,7 +184,7 @@ class Interpreter {
   }
 
   struct Step {
-    int head, step, clean;
+    int head, step, clean, halves;
   };
 
   void add_step(const GradientItem& item, const GradientCell& cell, const Step& at, int kind,
@@ -191,6 +195,7 @@ class Interpreter {
       const int head = of_q ? kv_first_ + at.head / call_.shape.group : q_first_ + at.head;
       const double b = kept ? read(kind, head, cell.batch, cell.inner_row + std::int64_t{kBlock} * at.step + x) : 0;
       for (int r = 0; r < kGradientRows; ++r) {
+        if ((at.halves >> r / 64 & 1) == 0) continue;
         if (of_q) {
           const int key = at.step % kKeyBlocks * kBlock + x;
           sums[static_cast<std::size_t>(r)] -= pool(at.head, cell.tile + at.step / kKeyBlocks, r, key) * b;

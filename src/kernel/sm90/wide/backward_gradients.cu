@@ -6,7 +6,6 @@
 // the head dim.
 #include "kernel/sm90/ptx/bulk.cuh"
 #include "kernel/sm90/ptx/global.cuh"
-#include "kernel/sm90/ptx/named_barrier.cuh"
 #include "kernel/sm90/ptx/tma.cuh"
 #include "kernel/sm90/ptx/wgmma.cuh"
 #include "kernel/sm90/wide/backward_launch.hpp"
@@ -87,7 +86,7 @@ class Producer {
       Ring<Layout> ring = ring_;
 #pragma unroll 1
       for (int step = run.first; step < run.first + run.count; ++step, ring.advance()) {
-        copy(from, step, ring, run.clean < 0 ? ring.full() : whole_);
+        copy(from, step, ring, run);
       }
     }
     __syncwarp();
@@ -95,11 +94,12 @@ class Producer {
     ring_.advance(run.count);
   }
 
-  __device__ void copy(const Source& from, int step, const Ring<Layout>& ring, std::uint32_t barrier) const {
-    const std::uint32_t stage = ring.stage();
+  __device__ void copy(const Source& from, int step, const Ring<Layout>& ring, const Run& run) const {
+    const std::uint32_t stage = ring.stage(), barrier = run.clean < 0 ? ring.full() : whole_;
     std::int64_t tile = 0;
     if (from.row_tiles != nullptr) tile = from.row_tiles[step / kRowBlocks];
     ring.wait_empty();
+    ring.set_halves(run.halves);
     ptx::mbarrier_arrive_expect(barrier, Layout::kStage);
     if (from.row_tiles == nullptr) {
       ptx::bulk_load(stage, from.a + std::int64_t{step} * kKeyBlockBytes, kRowsBytes, barrier);
@@ -158,45 +158,49 @@ class Consumer {
       const HeadRange heads = heads_of(p_.heads, item);
       const int steps = ptx::uniform(cell.steps * (heads.end - heads.begin));
       if (ptx::uniform(static_cast<int>(item.gradient)) == static_cast<int>(Gradient::dq)) {
-        sum<ptx::Major::k>(steps);
-        if (heads.end > heads.begin) store(p_.dq, item, cell, p_.heads.q_head(item.head), steps == 0);
+        const bool any = sum<ptx::Major::k>(steps);
+        if (heads.end > heads.begin) store(p_.dq, item, cell, p_.heads.q_head(item.head), !any);
       } else {
-        sum<ptx::Major::mn>(steps);
-        store(item.gradient == Gradient::dk ? p_.dk : p_.dv, item, cell, p_.heads.kv_first + item.head, steps == 0);
+        const bool any = sum<ptx::Major::mn>(steps);
+        store(item.gradient == Gradient::dk ? p_.dk : p_.dv, item, cell, p_.heads.kv_first + item.head, !any);
       }
     }
   }
 
  private:
+  /// Adds up the next stages. Returns whether this half of the tile had any.
   template <ptx::Major kMajorA>
-  __device__ void sum(int steps) {
-    if (steps == 0) return;
+  __device__ bool sum(int steps) {
     constexpr bool kTransposed = kMajorA == ptx::Major::mn;
     const std::uint64_t a = ptx::descriptor(base_ + kBoxBytes * warpgroup_, kTransposed ? kBoxBytes : 16, 1024);
     const std::uint64_t b = ptx::descriptor(base_ + kRowsBytes, kBoxBytes, 1024);
-    const int lag = min(p_.lag, steps);
-    if (warpgroup_ == 1 && lag > 0) ptx::named_barrier_sync(1, kConsumers * kWarpgroup);
+    bool started = false, pending = false;  // pending: the stage before this one is still read
 #pragma unroll 1
-    for (int s = 0; s < steps; ++s) {
+    for (int s = 0; s < steps; ++s, ring_.advance()) {
       ring_.wait_full();
-      ptx::wgmma_fence();
+      const bool mine = (ptx::uniform(ring_.halves()) >> warpgroup_ & 1) != 0;
+      if (mine) {
+        ptx::wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        ptx::wgmma<T, kColumns, kMajorA, ptx::Major::mn>(acc_,
-                                                         a + ring_.descriptor_offset() + (kTransposed ? 128 : 2) * k,
-                                                         b + ring_.descriptor_offset() + 128 * k, s + k > 0 ? 1 : 0);
+        for (int k = 0; k < 4; ++k) {
+          ptx::wgmma<T, kColumns, kMajorA, ptx::Major::mn>(
+              acc_, a + ring_.descriptor_offset() + (kTransposed ? 128 : 2) * k,
+              b + ring_.descriptor_offset() + 128 * k, started || k > 0 ? 1 : 0);
+        }
+        ptx::wgmma_commit();
+        started = true;
       }
-      ptx::wgmma_commit();
-      ptx::named_barrier_arrive_if(warpgroup_ == 0 && s == lag - 1, 1, kConsumers * kWarpgroup);
-      if (s > 0) {
-        ptx::wgmma_wait<1>();
+      if (pending) {
+        mine ? ptx::wgmma_wait<1>() : ptx::wgmma_wait<0>();
         ring_.release_previous(thread_);
       }
-      ring_.advance();
+      if (!mine) ring_.release(thread_);
+      pending = mine;
     }
     ptx::wgmma_wait<0>();
-    ring_.release_previous(thread_);
+    if (pending) ring_.release_previous(thread_);
     ptx::pin(acc_);
+    return started;
   }
 
   /// Where a row of this thread goes: sums of 16-bit gradients stay in scratch until no later chunk adds to them.

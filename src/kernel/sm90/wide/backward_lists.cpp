@@ -86,9 +86,21 @@ class ListMaker {
                                       .k_row = static_cast<std::int32_t>(component.k_begin) + k * kTileKeys,
                                       .batch = static_cast<std::int32_t>(component.batch),
                                       .band_first = band_first,
-                                      .band_count = static_cast<std::int32_t>(lists_.bands.size()) - band_first});
+                                      .band_count = static_cast<std::int32_t>(lists_.bands.size()) - band_first,
+                                      .parts = parts(seen(stretch), row.q_tile, k)});
       }
     }
+  }
+
+  [[nodiscard]] static std::int32_t parts(const Visibility& seen, int q_tile, int k_tile) {
+    std::int32_t bits = 0;
+    for (int r = 0; r < kRowBlocks; ++r) {
+      for (int k = 0; k < kKeyBlocks; ++k) {
+        const bool here = seen.sees(q_tile * kRowBlocks + r, k_tile * kKeyBlocks + k);
+        if (here) bits |= 1 << (2 * r + k / (kKeyBlocks / 2));
+      }
+    }
+    return bits;
   }
 
   void add_dq(const Stretch& stretch, std::int32_t row_tiles, std::size_t i) {
@@ -105,7 +117,7 @@ class ListMaker {
     cell.last = 1;
     const int block = q_tile * kRowBlocks;
     add_runs(
-        cell, 0, v.k_blocks(), [&](int k) { return v.sees(block, k) || v.sees(block + 1, k); },
+        cell, 0, v.k_blocks(), [&](int k) { return halves(v.sees(block, k), v.sees(block + 1, k)); },
         [&](int k) { return v.k_rows(k); });
     if (cell.steps > 0 || cell.load == 0) lists_.dq_cells.push_back(cell);
   }
@@ -125,30 +137,33 @@ class ListMaker {
     cell.load = task_.init_dkv && task_.range == use.first ? 0 : 1;
     cell.last = task_.range == use.last ? 1 : 0;
     add_runs(
-        cell, stretch.first_block, stretch.end_block, [&](int q) { return sees_cell(v, q, index); },
+        cell, stretch.first_block, stretch.end_block,
+        [&](int q) { return halves(v.sees(q, kCellBlocks * index), v.sees(q, kCellBlocks * index + 1)); },
         [&](int q) { return v.q_rows(q); });
     const bool here = cell.steps > 0 || (task_.range == use.first && cell.load == 0);
     if (here) lists_.dkv_cells.push_back(cell);
   }
 
-  /// The steps of [begin, end) that sees(step) accepts, as runs; rows(step) has a bit for each row that may be read.
-  template <class Sees, class Rows>
-  void add_runs(GradientCell& cell, int begin, int end, Sees&& sees, Rows&& rows) {
+  [[nodiscard]] static int halves(bool first, bool second) { return (first ? 1 : 0) + (second ? 2 : 0); }
+
+  /// The steps of [begin, end) where seen(step), of halves, is not 0, as runs; rows(step) has a bit for each row that
+  /// may be read.
+  template <class Seen, class Rows>
+  void add_runs(GradientCell& cell, int begin, int end, Seen&& seen, Rows&& rows) {
     cell.run_first = static_cast<std::int32_t>(lists_.runs.size());
-    bool joins = false;  // the step before is in a run that this one may lengthen
+    int joins = 0;  // the halves of the step before, if its run may become longer
     for (int step = begin; step < end; ++step) {
-      const bool seen = sees(step);
-      const bool whole = seen && rows(step) == ~std::uint64_t{0};
-      cell.steps += seen ? 1 : 0;
-      if (seen && !whole) {
-        lists_.runs.push_back({step, 1, static_cast<std::int32_t>(lists_.row_masks.size())});
-        lists_.row_masks.push_back(rows(step));
-      } else if (whole && joins) {
+      const int here = seen(step);
+      const bool whole = here != 0 && rows(step) == ~std::uint64_t{0};
+      cell.steps += here != 0 ? 1 : 0;
+      if (whole && joins == here) {
         ++lists_.runs.back().count;
-      } else if (whole) {
-        lists_.runs.push_back({step, 1, -1});
+      } else if (here != 0) {
+        const auto clean = static_cast<std::int32_t>(lists_.row_masks.size());
+        if (!whole) lists_.row_masks.push_back(rows(step));
+        lists_.runs.push_back({step, 1, whole ? -1 : clean, here});
       }
-      joins = whole;
+      joins = whole ? here : 0;
     }
     cell.run_count = static_cast<std::int32_t>(lists_.runs.size()) - cell.run_first;
   }

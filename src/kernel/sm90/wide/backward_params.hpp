@@ -68,7 +68,6 @@ struct GradientParams {
   ChunkHeads heads;
   const void *p, *ds;
   GradientOutput dq, dk, dv;
-  int lag = 0;
 };
 
 }  // namespace rotunda::sm90::wide

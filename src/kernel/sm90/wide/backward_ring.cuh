@@ -26,7 +26,7 @@ struct RingLayout {
   static constexpr std::uint32_t kStage = kRowsBytes + kBoxes * kBoxBytes;
   static constexpr std::uint32_t kOwn = kStages * kStage;
   static constexpr std::uint32_t kFull = kOwn + kExtra, kEmpty = kFull + 8 * kStages, kWhole = kEmpty + 8 * kStages;
-  static constexpr std::uint32_t kBytes = kWhole + 8;
+  static constexpr std::uint32_t kHalves = kWhole + 8, kBytes = kHalves + 4 * kStages;
 };
 
 /// Launches a kernel that may begin, on thread blocks' places that become free, before the launch ahead has ended; it
@@ -82,6 +82,15 @@ class Ring {
   __device__ void release_previous(int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(base_ + Layout::kEmpty + 8 * ((at_ - 1) % kStages));
   }
+  /// This stage is not needed by this warpgroup.
+  __device__ void release(int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(empty());
+  }
+  /// A number that goes with the stage: set before its last arrival, read after wait_full.
+  [[nodiscard]] __device__ int halves() const {
+    return ptx::load_shared(base_ + Layout::kHalves + 4 * (at_ % kStages));
+  }
+  __device__ void set_halves(int bits) const { ptx::store_shared(base_ + Layout::kHalves + 4 * (at_ % kStages), bits); }
   __device__ void advance(int stages = 1) { at_ += static_cast<std::uint32_t>(stages); }
 
  private:

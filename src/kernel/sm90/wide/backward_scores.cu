@@ -183,32 +183,46 @@ class Consumer {
       const std::int64_t tile = std::int64_t{tiles.head} * p_.lists.tiles_per_head + cell.tile;
       const std::int64_t at = tile * kPoolTileElements + first_row * kBlock;
       T *p = static_cast<T*>(p_.p) + at, *ds = static_cast<T*>(p_.ds) + at;
-      multiply(p_.d);
-      partial ? make_p<true>(rows, p) : make_p<false>(rows, p);
-      multiply(p_.d_v);
-      partial ? make_ds<true>(rows, ds) : make_ds<false>(rows, ds);
+      const int parts = ptx::uniform(cell.parts) >> 2 * warpgroup_ & 3;
+      if (parts == 3) {
+        multiply<kTileKeys>(p_.d, 0);
+        partial ? make_p<true, kKeyBlocks>(rows, p, 0) : make_p<false, kKeyBlocks>(rows, p, 0);
+        multiply<kTileKeys>(p_.d_v, 0);
+        partial ? make_ds<true, kKeyBlocks>(rows, ds, 0) : make_ds<false, kKeyBlocks>(rows, ds, 0);
+      } else if (parts != 0) {
+        const int first = parts == 2 ? kKeyBlocks / 2 : 0;
+        multiply<kTileKeys / 2>(p_.d, first);
+        make_p<true, kKeyBlocks / 2>(rows, p, first);
+        multiply<kTileKeys / 2>(p_.d_v, first);
+        make_ds<true, kKeyBlocks / 2>(rows, ds, first);
+      } else {
+        skip(p_.d);
+        skip(p_.d_v);
+      }
     }
     writer_.finish();
   }
 
  private:
-  /// acc_ = A·Bᵀ over the next stages, which hold `dim` of the summed axis.
-  __device__ void multiply(int dim) {
-    if (warpgroup_ == 1 && p_.lag > 0) ptx::named_barrier_sync(kStaggerBarrier, kConsumers * kWarpgroup);
+  /// The first kKeys / 2 of acc_ = A·Bᵀ over the next stages, which hold `dim` of the summed axis, for the keys from
+  /// key block `first` on.
+  template <int kKeys>
+  __device__ void multiply(int dim, int first) {
     const int whole = dim / kBlock, rest = dim % kBlock;
+    lag_behind();
 #pragma unroll 1
     for (int t = 0; t < whole; ++t) {
-      const Operands slab = begin_slab();
+      const Operands slab = begin_slab(first);
 #pragma unroll
-      for (int k = 0; k < kBlock / kWgmmaStep; ++k) add(slab, k, t + k > 0);
+      for (int k = 0; k < kBlock / kWgmmaStep; ++k) add<kKeys>(slab, k, t + k > 0);
       end_slab(t);
     }
     if (rest > 0) {
-      const Operands slab = begin_slab();
+      const Operands slab = begin_slab(first);
 #pragma unroll 1
       for (int k = 0; kWgmmaStep * k < rest; ++k) {
         ptx::wgmma_fence();
-        add(slab, k, true);
+        add<kKeys>(slab, k, true);
       }
       end_slab(whole);
     }
@@ -217,12 +231,27 @@ class Consumer {
     ptx::pin(acc_);
   }
 
+  /// Lets the stages of a product pass.
+  __device__ void skip(int dim) {
+    lag_behind();
+    for (int t = 0; t * kBlock < dim; ++t) {
+      ring_.wait_full();
+      ptx::named_barrier_arrive_if(warpgroup_ == 0 && t == p_.lag - 1, kStaggerBarrier, kConsumers * kWarpgroup);
+      ring_.release(thread_);
+      ring_.advance();
+    }
+  }
+
+  __device__ void lag_behind() const {
+    if (warpgroup_ == 1 && p_.lag > 0) ptx::named_barrier_sync(kStaggerBarrier, kConsumers * kWarpgroup);
+  }
+
   struct Operands {
     std::uint64_t a, b;  ///< descriptors
   };
 
-  __device__ Operands begin_slab() const {
-    std::uint32_t a = base_ + 64 * 128 * warpgroup_, b = base_ + kRowsBytes;
+  __device__ Operands begin_slab(int first) const {
+    std::uint32_t a = base_ + 64 * 128 * warpgroup_, b = base_ + kRowsBytes + 64 * 128 * first;
     ptx::forget(a);
     ptx::forget(b);
     ring_.wait_full();
@@ -230,8 +259,10 @@ class Consumer {
     const std::uint64_t offset = ring_.descriptor_offset();
     return {ptx::descriptor(a, 16, 1024) + offset, ptx::descriptor(b, 16, 1024) + offset};
   }
+  template <int kKeys>
   __device__ void add(const Operands& slab, int k, bool add_to_sum) {
-    ptx::wgmma<T, kTileKeys, ptx::Major::k, ptx::Major::k>(acc_, slab.a + 2 * k, slab.b + 2 * k, add_to_sum ? 1 : 0);
+    ptx::wgmma<T, kKeys, ptx::Major::k, ptx::Major::k>(reinterpret_cast<float(&)[kKeys / 2]>(acc_), slab.a + 2 * k,
+                                                       slab.b + 2 * k, add_to_sum ? 1 : 0);
   }
   __device__ void end_slab(int t) {
     ptx::wgmma_commit();
@@ -243,11 +274,12 @@ class Consumer {
     ring_.advance();
   }
 
-  template <bool kPartial>
-  __device__ void make_p(const Rows& rows, T* to) {
+  /// P of kBlocks key blocks, of the tile's from `first` on.
+  template <bool kPartial, int kBlocks>
+  __device__ void make_p(const Rows& rows, T* to, int first) {
     const float scale = p_.scale * kLog2e;
 #pragma unroll
-    for (int block = 0; block < kKeyBlocks; ++block) {
+    for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int b = 0; b < 8; ++b) {
 #pragma unroll
@@ -257,20 +289,20 @@ class Consumer {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             p[e] = ptx::exp2_approximate(fmaf(acc_[4 * column + 2 * i + e], scale, -rows.lse2[i]));
-            if (kPartial && (rows.seen[i][e] >> column & 1) == 0) p[e] = 0;
+            if (kPartial && (rows.seen[i][e] >> 8 * first >> column & 1) == 0) p[e] = 0;
           }
           pairs_[2 * column + i] = ptx::pack<T>(p[0], p[1]);
         }
       }
-      writer_.write(&pairs_[16 * block], to + block * kTileRows * kBlock);
+      writer_.write(&pairs_[16 * block], to + (first + block) * kTileRows * kBlock);
     }
   }
 
   /// Where P is 0 in a partial tile, dS is 0 whatever dP is: rows that no slice has may hold NaN.
-  template <bool kPartial>
-  __device__ void make_ds(const Rows& rows, T* to) {
+  template <bool kPartial, int kBlocks>
+  __device__ void make_ds(const Rows& rows, T* to, int first) {
 #pragma unroll
-    for (int block = 0; block < kKeyBlocks; ++block) {
+    for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int b = 0; b < 8; ++b) {
 #pragma unroll
@@ -284,7 +316,7 @@ class Consumer {
           pairs_[2 * column + i] = ptx::pack<T>(x, y);
         }
       }
-      writer_.write(&pairs_[16 * block], to + block * kTileRows * kBlock);
+      writer_.write(&pairs_[16 * block], to + (first + block) * kTileRows * kBlock);
     }
   }
 

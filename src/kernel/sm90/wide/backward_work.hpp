@@ -27,12 +27,14 @@ struct ScoreCell {
   std::int32_t tile;  ///< of a head's tiles in the pools
   std::int32_t q_row, k_row, batch;
   std::int32_t band_first, band_count;
+  std::int32_t parts;  ///< bit 2·r + k: some of the 64 rows r see some of the 128 keys k; other parts are not written
 };
 
 /// Steps [first, first + count) of a sum. A step is 64 rows of the summed axis: keys for dq, query rows for dk and dv.
 /// clean >= 0: one step, where rows without a set bit in row_masks[clean] count as zeros, whatever memory holds.
+/// halves: bit h, the 64 rows h of the gradient tile have visible pairs here; the others have no part in these steps.
 struct Run {
-  std::int32_t first, count, clean;
+  std::int32_t first, count, clean, halves;
 };
 
 /// 128 rows of dq, or of dk and dv.
