@@ -55,8 +55,7 @@ struct GradientOutput {
   DeviceRows to;
   float* scratch = nullptr;  ///< [cell][row][dim], where 16-bit results are summed over chunks
   int dim = 0;
-  bool narrow = false;  ///< 16 bits
-  bool reduce = true;
+  bool narrow = false;   ///< 16 bits
   bool aligned = false;  ///< pairs of columns may be stored at once
   float scale = 1;
 };

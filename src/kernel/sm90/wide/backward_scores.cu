@@ -3,54 +3,25 @@
 // A tile is 128 query rows by 256 keys; each of the two consumer warpgroups has 64 rows of it in its accumulators, and
 // keeps its P packed while dP is made. The second warpgroup begins every product three stages behind the first, so that
 // the exponentials and stores of one run under the products of the other.
-#include "kernel/sm90/ptx/bulk.cuh"
 #include "kernel/sm90/ptx/named_barrier.cuh"
 #include "kernel/sm90/ptx/tma.cuh"
 #include "kernel/sm90/ptx/wgmma.cuh"
 #include "kernel/sm90/wide/backward_launch.hpp"
+#include "kernel/sm90/wide/backward_pieces.cuh"
 #include "kernel/sm90/wide/backward_ring.cuh"
+#include "kernel/sm90/wide/backward_score_tiles.cuh"
 
 namespace rotunda::sm90::wide {
 namespace {
 
 constexpr int kBoxesOfKeys = kTileKeys / 64;
-constexpr int kWarps = kConsumers * 4, kWarpRows = 16;
-/// What a warp stores at once: its rows of one key block.
-constexpr std::uint32_t kPieceBytes = kWarpRows * kBlock * 2;
-constexpr int kPieces = 2;  ///< of a warp: one is written while the other leaves
+constexpr int kWarps = kConsumers * 4;
 using Layout = RingLayout<kBoxesOfKeys, kWarps * kPieces* static_cast<int>(kPieceBytes)>;
 constexpr int kWgmmaStep = 16;      ///< of the summed axis
 constexpr int kStaggerBarrier = 1;  ///< named barrier
-constexpr float kLog2e = 1.4426950408889634F;
-
-/// The tiles of a thread block, in order.
-class Tiles {
- public:
-  __device__ explicit Tiles(const ScoreParams& p) : p_(p), next_(static_cast<int>(blockIdx.x)) {}
-
-  /// False when there are no more.
-  __device__ bool next() {
-    const int end = p_.lists.score_count * p_.heads.kv_count * p_.heads.group;
-    for (; next_ < end; next_ += static_cast<int>(gridDim.x)) {
-      head = next_ / p_.lists.score_count;
-      if (!p_.heads.has(head)) continue;
-      cell = p_.lists.score_cells[next_ % p_.lists.score_count];
-      next_ += static_cast<int>(gridDim.x);
-      return true;
-    }
-    return false;
-  }
-
-  int head;  ///< of the chunk
-  ScoreCell cell;
-
- private:
-  const ScoreParams& p_;
-  int next_;
-};
 
 __device__ void produce(const ScoreParams& p, Ring<Layout> ring) {
-  for (Tiles tiles(p); tiles.next();) {
+  for (ScoreTiles tiles(p); tiles.next();) {
     const ScoreCell& cell = tiles.cell;
     const int head = p.heads.q_head(tiles.head), kv = p.heads.kv_head(tiles.head);
     const int slabs = (p.d + 63) / 64, all = slabs + (p.d_v + 63) / 64;
@@ -66,102 +37,6 @@ __device__ void produce(const ScoreParams& p, Ring<Layout> ring) {
   }
 }
 
-/// Bits [begin, end) of a word; none where the range is empty.
-__device__ std::uint32_t bits(int begin, int end) {
-  begin = max(begin, 0);
-  end = min(end, 32);
-  return end > begin ? (0xffffffffU >> (32 - (end - begin))) << begin : 0;
-}
-
-/// A thread's two rows of a tile, kHalf apart.
-struct Rows {
-  static constexpr int kHalf = 8;
-  float lse2[2];  ///< lse in base 2; +inf for a row that sees nothing, so that its P is 0
-  float delta[2];
-  std::uint32_t seen[2][2];  ///< [row][0, 1]: bit b is key 8·b + 2·(lane % 4) + 0, 1
-};
-
-__device__ Rows load_rows(const ScoreParams& p, const Tiles& tiles, int row) {
-  const ScoreCell& cell = tiles.cell;
-  const bool partial = cell.band_count > 0;
-  const int column = static_cast<int>(threadIdx.x) % 4 * 2;
-  Rows rows;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int r = row + Rows::kHalf * i;
-#pragma unroll
-    for (int e = 0; e < 2; ++e) rows.seen[i][e] = partial ? 0 : 0xffffffffU;
-    for (int n = 0; n < cell.band_count; ++n) {
-      const TileBand band = p.lists.bands[cell.band_first + n];
-      if (r < band.row_begin || r >= band.row_end) continue;
-      const int begin = max(static_cast<int>(band.key_begin), r + band.low);
-      const int end = min(static_cast<int>(band.key_end), r + band.high + 1);
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {  // keys from `column + e` on, eight apart
-        rows.seen[i][e] |= bits((begin - column - e + 7) >> 3, (end - column - e + 7) >> 3);
-      }
-    }
-    rows.lse2[i] = INFINITY;
-    rows.delta[i] = 0;
-    if ((rows.seen[i][0] | rows.seen[i][1]) != 0 || !partial) {
-      const int head = p.heads.q_head(tiles.head);
-      const float lse = *p.lse.at<const float>(cell.batch, cell.q_row + r, head);
-      rows.lse2[i] = lse == -INFINITY ? INFINITY : lse * kLog2e;
-      rows.delta[i] = *p.delta.at<const float>(cell.batch, cell.q_row + r, head);
-    }
-  }
-  return rows;
-}
-
-/// The two values that a pair holds.
-template <class T>
-__device__ float2 unpack(std::uint32_t pair) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
-  } else {
-    return __half22float2(reinterpret_cast<const __half2&>(pair));
-  }
-}
-
-/// A warp's way to the pools: 16 rows of a key block at a time, swizzled as the gradient kernel's wgmma reads them.
-class PieceWriter {
- public:
-  __device__ PieceWriter(std::uint32_t memory, int warp)
-      : memory_(memory + static_cast<std::uint32_t>(warp * kPieces) * kPieceBytes) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    row_ = static_cast<std::uint32_t>(lane % 16) * 128;
-    swizzle_ = static_cast<std::uint32_t>(lane % 8);
-    chunk_ = static_cast<std::uint32_t>(lane / 16);
-    leader_ = lane == 0;
-  }
-
-  /// pairs[2·b + i]: columns 8·b + … of row i of the thread.
-  __device__ void write(const std::uint32_t* pairs, void* to) {
-    const std::uint32_t at = memory_ + (next_ ? kPieceBytes : 0);
-    next_ = !next_;
-    if (leader_) ptx::bulk_wait_read<kPieces - 1>();
-    __syncwarp();
-#pragma unroll
-    for (int b = 0; b < 8; b += 2) {
-      const std::uint32_t m[4] = {pairs[2 * b], pairs[2 * b + 1], pairs[2 * b + 2], pairs[2 * b + 3]};
-      ptx::store_matrices(at + row_ + (((chunk_ + b) ^ swizzle_) << 4), m);
-    }
-    ptx::fence_async_proxy();
-    __syncwarp();
-    if (leader_) {
-      ptx::bulk_store(to, at, kPieceBytes);
-      ptx::bulk_commit();
-    }
-  }
-  __device__ void finish() const {
-    if (leader_) ptx::bulk_wait<0>();
-  }
-
- private:
-  std::uint32_t memory_, row_, swizzle_, chunk_;
-  bool leader_, next_ = false;
-};
-
 /// One consumer warpgroup.
 template <class T>
 class Consumer {
@@ -176,9 +51,9 @@ class Consumer {
 
   __device__ void run() {
     const int first_row = 64 * warpgroup_ + kWarpRows * (thread_ / 32);  // of the warp
-    for (Tiles tiles(p_); tiles.next();) {
+    for (ScoreTiles tiles(p_); tiles.next();) {
       const ScoreCell& cell = tiles.cell;
-      const Rows rows = load_rows(p_, tiles, first_row + thread_ % 32 / 4);
+      const ScoreRows rows = load_rows(p_, tiles, first_row + thread_ % 32 / 4);
       const bool partial = ptx::uniform(cell.band_count) > 0;
       const std::int64_t tile = std::int64_t{tiles.head} * p_.lists.tiles_per_head + cell.tile;
       const std::int64_t at = tile * kPoolTileElements + first_row * kBlock;
@@ -276,7 +151,7 @@ class Consumer {
 
   /// P of kBlocks key blocks, of the tile's from `first` on.
   template <bool kPartial, int kBlocks>
-  __device__ void make_p(const Rows& rows, T* to, int first) {
+  __device__ void make_p(const ScoreRows& rows, T* to, int first) {
     const float scale = p_.scale * kLog2e;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
@@ -300,7 +175,7 @@ class Consumer {
 
   /// Where P is 0 in a partial tile, dS is 0 whatever dP is: rows that no slice has may hold NaN.
   template <bool kPartial, int kBlocks>
-  __device__ void make_ds(const Rows& rows, T* to, int first) {
+  __device__ void make_ds(const ScoreRows& rows, T* to, int first) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
