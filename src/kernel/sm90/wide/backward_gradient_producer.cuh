@@ -25,6 +25,20 @@ __device__ inline HeadRange heads_of(const ChunkHeads& heads, const GradientItem
           min((item.head + 1) * heads.group, heads.heads_q - heads.q_first)};
 }
 
+/// An item of a thread block, fetched while the one before it is worked on.
+struct GradientWork {
+  int index, end;
+  GradientItem item;
+  GradientCell cell;
+
+  __device__ GradientWork(const ChunkLists& lists, int at, int last) : index(at), end(last) {
+    if (!exists()) return;
+    item = lists.items[index];
+    cell = lists.gradient_cells[item.cell];
+  }
+  [[nodiscard]] __device__ bool exists() const { return index < end; }
+};
+
 /// The warp that copies. One lane starts the copies; all clean.
 template <int kColumns>
 class GradientProducer {
@@ -36,13 +50,14 @@ class GradientProducer {
 
   __device__ void run() {
     const int worker = static_cast<int>(blockIdx.x);
-    for (int i = p_.lists.item_first[worker]; i < p_.lists.item_first[worker + 1]; ++i) {
-      const GradientItem item = p_.lists.items[i];
-      const GradientCell& cell = p_.lists.gradient_cells[item.cell];
-      const HeadRange heads = heads_of(p_.heads, item);
+    GradientWork next(p_.lists, p_.lists.item_first[worker], p_.lists.item_first[worker + 1]);
+    while (next.exists()) {
+      const GradientWork work = next;
+      next = GradientWork(p_.lists, work.index + 1, work.end);
+      const HeadRange heads = heads_of(p_.heads, work.item);
       for (int head = heads.begin; head < heads.end; ++head) {
-        const Source from = source(item, cell, head);
-        for (int n = 0; n < cell.run_count; ++n) copy_run(from, p_.lists.runs[cell.run_first + n]);
+        const Source from = source(work.item, work.cell, head);
+        for (int n = 0; n < work.cell.run_count; ++n) copy_run(from, p_.lists.runs[work.cell.run_first + n]);
       }
     }
   }

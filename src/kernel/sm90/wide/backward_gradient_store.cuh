@@ -3,8 +3,7 @@
 
 #include "kernel/sm90/ptx/global.cuh"
 #include "kernel/sm90/ptx/registers.cuh"
-#include "kernel/sm90/wide/backward_params.hpp"
-#include "kernel/sm90/wide/backward_ring.cuh"
+#include "kernel/sm90/wide/backward_gradient_producer.cuh"
 
 namespace rotunda::sm90::wide {
 
@@ -16,8 +15,9 @@ class GradientStore {
       : acc_(acc), warpgroup_(warpgroup), thread_(thread) {}
 
   /// `empty`: the tile had no steps, and acc holds nothing.
-  __device__ void tile(const GradientOutput& out, const GradientItem& item, const GradientCell& cell, int head,
-                       bool empty) const {
+  __device__ void tile(const GradientOutput& out, const GradientWork& work, int head, bool empty) const {
+    const GradientItem& item = work.item;
+    const GradientCell& cell = work.cell;
     const int first = item.column * kColumns + thread_ % 4 * 2;
     const bool whole = out.dim >= (item.column + 1) * kColumns;
 #pragma unroll

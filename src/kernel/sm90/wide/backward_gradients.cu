@@ -13,6 +13,9 @@
 namespace rotunda::sm90::wide {
 namespace {
 
+/// A thread, of 168 at launch.
+constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
+
 /// One consumer warpgroup.
 template <class T, int kColumns>
 class Consumer {
@@ -26,17 +29,18 @@ class Consumer {
     const int worker = static_cast<int>(blockIdx.x);
     const int end = ptx::uniform(p_.lists.item_first[worker + 1]);
     const GradientStore<T, kColumns> store(acc_, warpgroup_, thread_);
-    for (int i = ptx::uniform(p_.lists.item_first[worker]); i < end; ++i) {
-      const GradientItem item = p_.lists.items[i];
-      const GradientCell cell = p_.lists.gradient_cells[item.cell];
-      const HeadRange heads = heads_of(p_.heads, item);
-      const int steps = ptx::uniform(cell.steps * (heads.end - heads.begin));
-      if (ptx::uniform(static_cast<int>(item.gradient)) == static_cast<int>(Gradient::dq)) {
+    GradientWork next(p_.lists, ptx::uniform(p_.lists.item_first[worker]), end);
+    while (next.exists()) {
+      const GradientWork work = next;
+      next = GradientWork(p_.lists, work.index + 1, end);
+      const HeadRange heads = heads_of(p_.heads, work.item);
+      const int steps = ptx::uniform(work.cell.steps * (heads.end - heads.begin));
+      if (ptx::uniform(static_cast<int>(work.item.gradient)) == static_cast<int>(Gradient::dq)) {
         const bool any = sum<ptx::Major::k>(steps);
-        if (heads.end > heads.begin) store.tile(p_.dq, item, cell, p_.heads.q_head(item.head), !any);
+        if (heads.end > heads.begin) store.tile(p_.dq, work, p_.heads.q_head(work.item.head), !any);
       } else {
         const bool any = sum<ptx::Major::mn>(steps);
-        store.tile(item.gradient == Gradient::dk ? p_.dk : p_.dv, item, cell, p_.heads.kv_first + item.head, !any);
+        store.tile(work.item.gradient == Gradient::dk ? p_.dk : p_.dv, work, p_.heads.kv_first + work.item.head, !any);
       }
     }
   }

@@ -13,8 +13,6 @@ namespace rotunda::sm90::wide {
 
 constexpr int kWarpgroup = 128, kConsumers = 2;
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
-/// Of 168 registers a thread at launch.
-constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
 constexpr int kStages = 4;
 constexpr std::uint32_t kBoxBytes = 64 * 128;        ///< 64 rows of 64 elements: what one copy brings

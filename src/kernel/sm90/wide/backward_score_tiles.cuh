@@ -7,30 +7,40 @@ namespace rotunda::sm90::wide {
 
 constexpr float kLog2e = 1.4426950408889634F;
 
-/// The tiles of a thread block, in order.
+/// The tiles of a thread block, in order. The one after the present is fetched ahead.
 class ScoreTiles {
  public:
-  __device__ explicit ScoreTiles(const ScoreParams& p) : p_(p), next_(static_cast<int>(blockIdx.x)) {}
+  __device__ explicit ScoreTiles(const ScoreParams& p) : p_(p), at_(static_cast<int>(blockIdx.x)) { fetch(); }
 
   /// False when there are no more.
   __device__ bool next() {
-    const int end = p_.lists.score_count * p_.heads.kv_count * p_.heads.group;
-    for (; next_ < end; next_ += static_cast<int>(gridDim.x)) {
-      head = next_ / p_.lists.score_count;
-      if (!p_.heads.has(head)) continue;
-      cell = p_.lists.score_cells[next_ % p_.lists.score_count];
-      next_ += static_cast<int>(gridDim.x);
-      return true;
-    }
-    return false;
+    head = next_head_;
+    cell = next_cell_;
+    if (head < 0) return false;
+    at_ += static_cast<int>(gridDim.x);
+    fetch();
+    return true;
   }
 
   int head;  ///< of the chunk
   ScoreCell cell;
 
  private:
+  __device__ void fetch() {
+    const int end = p_.lists.score_count * p_.heads.kv_count * p_.heads.group;
+    next_head_ = -1;
+    for (; at_ < end; at_ += static_cast<int>(gridDim.x)) {
+      const int head_of_chunk = at_ / p_.lists.score_count;
+      if (!p_.heads.has(head_of_chunk)) continue;
+      next_head_ = head_of_chunk;
+      next_cell_ = p_.lists.score_cells[at_ - head_of_chunk * p_.lists.score_count];
+      return;
+    }
+  }
+
   const ScoreParams& p_;
-  int next_;
+  int at_, next_head_;
+  ScoreCell next_cell_{};
 };
 
 /// Bits [begin, end) of a word; none where the range is empty.
@@ -43,7 +53,7 @@ __device__ inline std::uint32_t bits(int begin, int end) {
 /// A thread's two rows of a tile, kHalf apart.
 struct ScoreRows {
   static constexpr int kHalf = 8;
-  float lse2[2];  ///< lse in base 2; +inf for a row that sees nothing, so that its P is 0
+  float lse[2];  ///< -inf for a row that sees nothing
   float delta[2];
   std::uint32_t seen[2][2];  ///< [row][0, 1]: bit b is key 8·b + 2·(lane % 4) + 0, 1
 };
@@ -68,12 +78,11 @@ __device__ inline ScoreRows load_rows(const ScoreParams& p, const ScoreTiles& ti
         rows.seen[i][e] |= bits((begin - column - e + 7) >> 3, (end - column - e + 7) >> 3);
       }
     }
-    rows.lse2[i] = INFINITY;
+    rows.lse[i] = -INFINITY;
     rows.delta[i] = 0;
     if ((rows.seen[i][0] | rows.seen[i][1]) != 0 || !partial) {
       const int head = p.heads.q_head(tiles.head);
-      const float lse = *p.lse.at<const float>(cell.batch, cell.q_row + r, head);
-      rows.lse2[i] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+      rows.lse[i] = *p.lse.at<const float>(cell.batch, cell.q_row + r, head);
       rows.delta[i] = *p.delta.at<const float>(cell.batch, cell.q_row + r, head);
     }
   }

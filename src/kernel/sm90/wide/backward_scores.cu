@@ -14,6 +14,9 @@
 namespace rotunda::sm90::wide {
 namespace {
 
+/// A thread, of 168 at launch.
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+
 constexpr int kBoxesOfKeys = kTileKeys / 64;
 constexpr int kWarps = kConsumers * 4;
 using Layout = RingLayout<kBoxesOfKeys, kWarps * kPieces* static_cast<int>(kPieceBytes)>;
@@ -153,6 +156,9 @@ class Consumer {
   template <bool kPartial, int kBlocks>
   __device__ void make_p(const ScoreRows& rows, T* to, int first) {
     const float scale = p_.scale * kLog2e;
+    float lse2[2];  // in base 2; +inf for a row that sees nothing, so that its P is 0
+#pragma unroll
+    for (int i = 0; i < 2; ++i) lse2[i] = rows.lse[i] == -INFINITY ? INFINITY : rows.lse[i] * kLog2e;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
@@ -163,7 +169,7 @@ class Consumer {
           float p[2];
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            p[e] = ptx::exp2_approximate(fmaf(acc_[4 * column + 2 * i + e], scale, -rows.lse2[i]));
+            p[e] = ptx::exp2_approximate(fmaf(acc_[4 * column + 2 * i + e], scale, -lse2[i]));
             if (kPartial && (rows.seen[i][e] >> 8 * first >> column & 1) == 0) p[e] = 0;
           }
           pairs_[2 * column + i] = ptx::pack<T>(p[0], p[1]);
