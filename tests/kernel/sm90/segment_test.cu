@@ -66,29 +66,32 @@ TEST(Segment, EdgesDoNotOverflow) {
   EXPECT_EQ(segment_of(Slice{0, 0, 500, 0, 700, -far, far, kInfinity, 0}, 128).tiles(), 0);
 }
 
-/// K0 K1 V0 K2 V1 …, slab after slab, stage after stage.
+/// K0 K1 V0 K2 V1 …, slab after slab, stage after stage, for so many tiles.
 template <int kChunks>
-void expect_stages_in_order() {
+void expect_stages_in_order(int tiles) {
   using S = Shape<kChunks>;
   int stage = 0;
   const auto expect = [&](int first, int slabs) {
     for (int i = 0; i < slabs; ++i) {
-      ASSERT_EQ(S::stage(first, i), stage) << kChunks << " chunks";
+      ASSERT_EQ(S::stage(first, i), stage) << kChunks << " chunks, " << tiles << " tiles";
       stage = (stage + 1) % S::kStages;
     }
   };
   expect(S::key_stage(0), kChunks);
-  for (int n = 1; n < 100; ++n) {
+  for (int n = 1; n < tiles; ++n) {
     expect(S::key_stage(n), kChunks);
-    expect(S::value_stage(n - 1), kValueSlabs);
+    expect(S::value_stage(n - 1, false), kValueSlabs);
   }
+  expect(S::value_stage(tiles - 1, true), kValueSlabs);
 }
 
 TEST(Ring, StagesFollowEachOther) {
-  expect_stages_in_order<5>();
-  expect_stages_in_order<6>();
-  expect_stages_in_order<7>();
-  expect_stages_in_order<8>();
+  for (int tiles = 2; tiles < 40; ++tiles) {
+    expect_stages_in_order<5>(tiles);
+    expect_stages_in_order<6>(tiles);
+    expect_stages_in_order<7>(tiles);
+    expect_stages_in_order<8>(tiles);
+  }
 }
 
 }  // namespace

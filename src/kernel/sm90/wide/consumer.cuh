@@ -29,38 +29,38 @@ class Consumer {
         tiles_(memory),
         base_(ptx::shared_address(memory)),
         number_(number),
-        place_(number == 0 ? 0 : kChunks - kOwned, static_cast<int>(ptx::cluster_rank())) {}
+        place_{number == 0 ? 0 : kChunks - kOwned} {}
 
   /// S of the first own tile; then own softmax and P·V, the next own S, the other's P·V, and so on.
   __device__ __forceinline__ void run() {
-    int n = number_;
-    if (ended(n)) return;
-    start_scores<false>(n);
+    int n = number_, flag = await_flags(n);
+    if ((flag & Tile::kEnd) != 0) return;
+    start_scores<false>(n, flag);
     ptx::wgmma_wait<0>();
-    finish_scores(n);
-    if (number_ == 1) {
-      add_values_of_other<false>(0);
-      finish_tile(0);
+    finish_scores(n, flag);
+    if (number_ == 1) add_values_of_other<false>(0, 0, false);
+    // Known a tile ahead: a wait at the loop's head would make the compiler take the warp for a divergent one.
+    int next_flag = await_flags(n + 2);
+    while ((next_flag & Tile::kEnd) == 0) {
+      add_own_tile(n, flag, false);
+      start_scores<true>(n + 2, next_flag);
+      finish_tile(n, flag);
+      flag = next_flag;
+      next_flag = await_flags(n + 4);
+      add_values_of_other<true>(n + 1, flag, false);
+      n += 2;
     }
-    for (; !ended(n + 2); n += 2) {
-      add_own_tile(n);
-      start_scores<true>(n + 2);
-      finish_tile(n);
-      add_values_of_other<true>(n + 1);
-      finish_tile(n + 1);
-    }
-    add_own_tile(n);
+    const bool last = (flags(n + 1) & Tile::kEnd) != 0;
+    add_own_tile(n, flag, last);
     ptx::wgmma_wait<0>();
-    release_values(n, kValueSlabs - 1);
-    finish_tile(n);
-    if ((flags(n + 1) & Tile::kEnd) != 0) return;
-    add_values_of_other<false>(n + 1);
-    finish_tile(n + 1);
+    release_values(n, kValueSlabs - 1, last);
+    finish_tile(n, flag);
+    if (!last) add_values_of_other<false>(n + 1, 0, true);
   }
 
  private:
-  [[nodiscard]] __device__ __forceinline__ bool ended(int n) const {
-    return (ptx::uniform(tiles_.get(n).row_and_flags) & Tile::kEnd) != 0;
+  [[nodiscard]] __device__ __forceinline__ int await_flags(int n) const {
+    return ptx::uniform(tiles_.get(n).row_and_flags) & Tile::kFlags;
   }
   [[nodiscard]] __device__ __forceinline__ int flags(int n) const {
     return ptx::uniform(tiles_.known(n).row_and_flags) & Tile::kFlags;
@@ -68,12 +68,12 @@ class Consumer {
 
   /// Gives a stage back to the loaders of both CTAs; `readers` of the two that a stage has.
   __device__ __forceinline__ void release_stage(int stage, int readers) const {
-    if (place_.lane == 0 && place_.warp < kCluster) {
-      ptx::mbarrier_arrive_remote(base_ + S::kStageFree + 8 * stage, place_.warp, readers);
+    if (place_.lane() == 0 && place_.warp() < kCluster) {
+      ptx::mbarrier_arrive_remote(base_ + S::kStageFree + 8 * stage, place_.warp(), readers);
     }
   }
-  __device__ __forceinline__ void release_values(int n, int slab) const {
-    release_stage(S::stage(S::value_stage(n), slab), 1);
+  __device__ __forceinline__ void release_values(int n, int slab, bool last) const {
+    release_stage(S::stage(S::value_stage(n, last), slab), 1);
   }
   __device__ __forceinline__ void release_keys(int n, int chunk, bool last_use) const {
     release_stage(S::stage(S::key_stage(n), chunk), kConsumers);
@@ -83,8 +83,7 @@ class Consumer {
   /// Starts S = Q·Kᵀ of tile n. kBehindValues: behind P·V of tile n - 2, whose last slab is in flight. Its own last
   /// chunk stays in flight, until finish_scores.
   template <bool kBehindValues>
-  __device__ __forceinline__ void start_scores(int n) {
-    const int flag = flags(n);
+  __device__ __forceinline__ void start_scores(int n, int flag) {
     const bool first_use = (flag & Tile::kFirstPair) != 0, last_use = (flag & Tile::kLastPair) != 0;
     const std::uint32_t query_parity = (flag & Tile::kOddItem) != 0 ? 1 : 0, parity = n / 2 & 1;
     const std::uint32_t full = base_ + S::kKeysFull + 8 * kChunks * number_;
@@ -110,26 +109,24 @@ class Consumer {
       if (chunk > 0) {
         release_keys(n, chunk - 1, last_use);
       } else if (kBehindValues) {
-        release_values(n - 2, kValueSlabs - 1);
+        release_values(n - 2, kValueSlabs - 1, false);
       }
     }
   }
   /// Once S is known to be complete.
-  __device__ __forceinline__ void finish_scores(int n) const {
-    release_keys(n, kChunks - 1, (flags(n) & Tile::kLastPair) != 0);
+  __device__ __forceinline__ void finish_scores(int n, int flag) const {
+    release_keys(n, kChunks - 1, (flag & Tile::kLastPair) != 0);
   }
 
-  /// S of the own tile n, complete, becomes P; O += P·V. The last slab stays in flight.
-  __device__ __forceinline__ void add_own_tile(int n) {
+  /// S of the own tile n, complete, becomes P; O += P·V. The last slab stays in flight. `last`: of all tiles.
+  __device__ __forceinline__ void add_own_tile(int n, int flag, bool last) {
     ptx::pin(s_);
-    const Tile tile = tiles_.known(n);
-    const int flag = ptx::uniform(tile.row_and_flags);
-    begin_tile(tile, flag);
-    if ((flag & Tile::kFirst) != 0) begin_rows(tile);
-    if ((flag & Tile::kWhole) == 0) mask(tile);
+    begin_tile(n, flag);
+    if ((flag & Tile::kFirst) != 0) begin_rows(n);
+    if ((flag & Tile::kWhole) == 0) mask(n);
     move_reference();
     const bool fresh = is_fresh(flag);
-    const int first_stage = S::value_stage(n);
+    const int first_stage = S::value_stage(n, last);
     std::uint32_t weights = base_ + S::kWeights + S::kWeightBytes * number_, values = values_of_mine();
     ptx::forget(weights);
     ptx::forget(values);
@@ -142,7 +139,7 @@ class Consumer {
       if (piece == kPieces - 1) write_sums(sum);
       ptx::fence_async_proxy();
       __syncwarp();
-      if (place_.lane == 0) ptx::mbarrier_arrive(full);
+      if (place_.lane() == 0) ptx::mbarrier_arrive(full);
       if (piece == 0) rescale(fresh);
       ptx::mbarrier_wait(full, n / 2 & 1);
 #pragma unroll
@@ -153,10 +150,10 @@ class Consumer {
         if (piece > 0 && i == 0) {
           ptx::wgmma_wait<1>();
 #pragma unroll
-          for (int done = slab - kSlabs; done < slab; ++done) release_values(n, done);
+          for (int done = slab - kSlabs; done < slab; ++done) release_values(n, done, last);
         } else if (piece == kPieces - 1) {
           ptx::wgmma_wait<1>();
-          release_values(n, slab - 1);
+          release_values(n, slab - 1, last);
         }
       }
     }
@@ -165,22 +162,20 @@ class Consumer {
   /// O += P·V of the other consumer's tile n, to its completion. kBehindScores: behind S of tile n + 1, whose last
   /// chunk is in flight.
   template <bool kBehindScores>
-  __device__ __forceinline__ void add_values_of_other(int n) {
-    const int other = 1 - number_;
-    const Tile tile = tiles_.known(n);
-    const int flag = ptx::uniform(tile.row_and_flags);
-    begin_tile(tile, flag);
+  __device__ __forceinline__ void add_values_of_other(int n, int scores_flag, bool last) {
+    const int other = 1 - number_, flag = flags(n);
+    begin_tile(n, flag);
     const std::uint32_t full = base_ + S::kWeightsFull + 8 * kPieces * other, parity = n / 2 & 1;
     ptx::mbarrier_wait(full, parity);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float2 moved = references(other)[place_.row + 8 * r];
+      const float2 moved = references(other)[place_.row() + 8 * r];
       reference_[r] = moved.x;
       factor_[r] = moved.y;
     }
     const bool fresh = is_fresh(flag);
     rescale(fresh);
-    const int first_stage = S::value_stage(n);
+    const int first_stage = S::value_stage(n, last);
     std::uint32_t weights = base_ + S::kWeights + S::kWeightBytes * other, values = values_of_mine();
     ptx::forget(weights);
     ptx::forget(values);
@@ -193,15 +188,16 @@ class Consumer {
       if (slab + 1 < kValueSlabs) ptx::mbarrier_wait(base_ + S::kValuesFull + 8 * (slab + 1), n & 1);
       ptx::wgmma_wait<1>();
       if (slab > 0) {
-        release_values(n, slab - 1);
+        release_values(n, slab - 1, last);
       } else if (kBehindScores) {
-        finish_scores(n + 1);
+        finish_scores(n + 1, scores_flag);
       }
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) sum_[r] = sums(other)[place_.row + 8 * r];
+    for (int r = 0; r < 2; ++r) sum_[r] = sums(other)[place_.row() + 8 * r];
     ptx::wgmma_wait<0>();
-    release_values(n, kValueSlabs - 1);
+    release_values(n, kValueSlabs - 1, last);
+    finish_tile(n, flag);
   }
 
   /// Starts O (+)= P[:, 16 keys] · V of a slab.
@@ -223,26 +219,27 @@ class Consumer {
     return (flag & Tile::kFirst) != 0 && call_.init;
   }
 
-  __device__ __forceinline__ void begin_tile(const Tile& tile, int flag) {
-    if ((flag & Tile::kFirst) != 0 && !call_.init) load_state<kOwned>(call_, tile, place_, o_);
+  __device__ __forceinline__ void begin_tile(int n, int flag) {
+    if ((flag & Tile::kFirst) != 0 && !call_.init) load_state<kOwned>(call_, tiles_.known(n), place_, o_);
   }
   /// A normalised O with lse x is one with reference x / scale and sum 1.
-  __device__ __forceinline__ void begin_rows(const Tile& tile) {
+  __device__ __forceinline__ void begin_rows(int n) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      reference_[r] = call_.init ? kNothing : load_reference(call_, RowPlace(call_, tile, place_.next(r)));
+      reference_[r] = call_.init ? kNothing : load_reference(call_, RowPlace(call_, tiles_.known(n), place_, r));
       sum_[r] = reference_[r] == kNothing ? 0.0F : 1.0F;
     }
   }
 
-  __device__ __forceinline__ void mask(const Tile& tile) {
+  __device__ __forceinline__ void mask(int n) {
+    const Tile tile = tiles_.known(n);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = place_.block_row() + 8 * r;
       const bool covered = row >= tile.row_begin && row < tile.row_end;
       const int begin = max(0, row + tile.low), end = covered ? min(tile.keys, row + tile.high) : 0;
       const unsigned seen = max(0, end - begin);
-      const int first = 2 * place_.quad - begin;
+      const int first = 2 * place_.quad() - begin;
 #pragma unroll
       for (int i = 0; i < kTileKeys / 8; ++i) {
 #pragma unroll
@@ -271,7 +268,7 @@ class Consumer {
       const float moved = (maximum - reference_[r]) * call_.unit > kSlack ? maximum : reference_[r];
       factor_[r] = moved == reference_[r] ? 1.0F : ptx::exp2_approximate((reference_[r] - moved) * call_.unit);
       reference_[r] = moved;
-      if (place_.quad == 0) references(number_)[place_.row + 8 * r] = {reference_[r], factor_[r]};
+      if (place_.quad() == 0) references(number_)[place_.row() + 8 * r] = {reference_[r], factor_[r]};
     }
   }
 
@@ -281,7 +278,7 @@ class Consumer {
     float offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) offset[r] = reference_[r] == kNothing ? 0.0F : reference_[r] * call_.unit;
-    const int row = place_.warp * 16 + place_.lane % 16;
+    const int row = place_.warp() * 16 + place_.lane() % 16;
 #pragma unroll
     for (int block = kBlocks * piece; block < kBlocks * (piece + 1); block += 2) {
       std::uint32_t pairs[4];
@@ -294,7 +291,7 @@ class Consumer {
         sum[r] += e[0] + e[1];
         pairs[i] = ptx::pack<T>(e[0], e[1]);
       }
-      const int column = block % 8 + place_.lane / 16;  // in the atom, of 16 bytes
+      const int column = block % 8 + place_.lane() / 16;  // in the atom, of 16 bytes
       ptx::store_matrices(weights + block / 8 * (kRows * 128) + row * 128 + ((column ^ row % 8) << 4), pairs);
     }
   }
@@ -305,25 +302,27 @@ class Consumer {
       sum[r] += __shfl_xor_sync(0xffffffffU, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffffU, sum[r], 2);
       sum_[r] = sum_[r] * factor_[r] + sum[r];
-      if (place_.quad == 0) sums(number_)[place_.row + 8 * r] = sum_[r];
+      if (place_.quad() == 0) sums(number_)[place_.row() + 8 * r] = sum_[r];
     }
   }
 
   __device__ __forceinline__ void rescale(bool fresh) {
-    if (fresh || !__any_sync(0xffffffffU, factor_[0] != 1.0F || factor_[1] != 1.0F)) return;
-    ptx::pin(o_);
+    if (!fresh && __any_sync(0xffffffffU, factor_[0] != 1.0F || factor_[1] != 1.0F)) {
+      ptx::pin(o_);
 #pragma unroll
-    for (int i = 0; i < 32 * kOwned; ++i) o_[i] *= factor_[i / 2 % 2];
+      for (int i = 0; i < 32 * kOwned; ++i) o_[i] *= factor_[i / 2 % 2];
+    }
   }
 
   /// After P·V of tile n: the item's end, if it is that. The next S may be in flight, O is complete.
-  __device__ __forceinline__ void finish_tile(int n) {
-    if ((flags(n) & Tile::kLast) == 0) return;
-    ptx::pin(o_);
-    const Tile tile = tiles_.known(n);
-    store_state<T, kOwned>(call_, tile, place_, o_, reference_, sum_);
-    if (call_.max_logit != nullptr) raise_max_logit(call_, tile, top_);
-    top_ = kNothing;
+  __device__ __forceinline__ void finish_tile(int n, int flag) {
+    if ((flag & Tile::kLast) != 0) {
+      ptx::pin(o_);
+      const Tile tile = tiles_.known(n);
+      store_state<T, kOwned>(call_, tile, place_, o_, reference_, sum_);
+      if (call_.max_logit != nullptr) raise_max_logit(call_, tile, top_);
+      top_ = kNothing;
+    }
   }
 
   [[nodiscard]] __device__ __forceinline__ float2* references(int consumer) const {

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernel/elementwise/cuda/raise.cuh"
+#include "kernel/sm90/ptx/cluster.cuh"
 #include "kernel/sm90/ptx/global.cuh"
 #include "kernel/sm90/ptx/registers.cuh"
 #include "kernel/sm90/tensor_map.hpp"
@@ -14,39 +15,37 @@ namespace rotunda::sm90::wide {
 
 constexpr float kNothing = -HUGE_VALF;  ///< of a maximum or an lse
 
-/// Which part of a CTA's O a thread holds (wgmma.cuh): rows `row` and row + 8, and of its consumer's columns two in
-/// eight.
+/// Which part of a CTA's O a thread holds (wgmma.cuh): rows row() and row() + 8, and of its consumer's columns two in
+/// eight. Worked out where it is needed: registers are scarcer than instructions.
 struct ThreadPlace {
   int chunk;  ///< of 64 columns, the consumer's first
-  int rank;   ///< of the CTA in its cluster
-  int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32;
-  int lane = static_cast<int>(threadIdx.x) % 32;
-  int row = warp * 16 + lane / 4;  ///< of the CTA's
-  int quad = lane % 4;
 
-  __device__ __forceinline__ ThreadPlace(int first_chunk, int cta) : chunk(first_chunk), rank(cta) {}
-  [[nodiscard]] __device__ __forceinline__ int block_row() const { return kRows * rank + row; }
-  /// Of the thread's second row where r is 1.
-  [[nodiscard]] __device__ __forceinline__ ThreadPlace next(int r) const {
-    ThreadPlace other = *this;
-    other.row += 8 * r;
-    return other;
+  [[nodiscard]] __device__ __forceinline__ int warp() const { return static_cast<int>(threadIdx.x) % kWarpgroup / 32; }
+  [[nodiscard]] __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x) % 32; }
+  [[nodiscard]] __device__ __forceinline__ int quad() const { return static_cast<int>(threadIdx.x) % 4; }
+  /// Of the CTA's rows, and of the block's.
+  [[nodiscard]] __device__ __forceinline__ int row() const { return warp() * 16 + lane() / 4; }
+  [[nodiscard]] __device__ __forceinline__ int block_row() const {
+    return kRows * static_cast<int>(ptx::cluster_rank()) + row();
   }
-  [[nodiscard]] __device__ __forceinline__ bool first() const { return warp == 0 && lane == 0; }
+  [[nodiscard]] __device__ __forceinline__ bool first() const { return warp() == 0 && lane() == 0; }
 };
 
-/// Where a thread's row of an item lies.
+/// Where a thread's first (r = 0) or second row of an item lies.
 struct RowPlace {
   int batch, head, row;
   bool exists;
 
-  __device__ __forceinline__ RowPlace(const ForwardCall& call, const Tile& tile, const ThreadPlace& place)
-      : batch(tile.batch), head(tile.head), row(tile.row() + place.block_row()), exists(row < call.list.rows) {}
+  __device__ __forceinline__ RowPlace(const ForwardCall& call, const Tile& tile, const ThreadPlace& place, int r)
+      : batch(tile.batch), head(tile.head), row(tile.row() + place.block_row() + 8 * r), exists(row < call.list.rows) {}
 };
 
-/// The reference that stands for the row's lse.
+/// The reference that stands for an lse of the state so far.
+__device__ __forceinline__ float reference_of(const ForwardCall& call, float lse) {
+  return lse * call.inverse_scale;
+}
 __device__ __forceinline__ float load_reference(const ForwardCall& call, const RowPlace& at) {
-  return at.exists ? call.lse.at(at.batch, at.row, at.head) / call.scale : kNothing;
+  return at.exists ? reference_of(call, call.lse.at(at.batch, at.row, at.head)) : kNothing;
 }
 
 /// Calls body(integral constant i) for i from 0 to kCount - 1.
@@ -61,7 +60,7 @@ template <int kOwned>
 __device__ __forceinline__ void load_acc(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
                                          float (&o)[32 * kOwned]) {
   const bool holds = at.exists && call.lse.at(at.batch, at.row, at.head) != kNothing;
-  const int column = place.chunk * kChunk + 2 * place.quad, limit = holds ? call.value_dim - column : 0;
+  const int column = place.chunk * kChunk + 2 * place.quad(), limit = holds ? call.value_dim - column : 0;
   const float* const from = call.acc.data + call.acc.offset(at.batch, at.row, at.head) + column;
   unrolled<8 * kOwned>([&](auto i) {
     const float2 pair = ptx::load_below<8 * i>(limit, from + 8 * i);
@@ -87,7 +86,7 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int quad) 
 template <class T, int kOwned>
 __device__ __forceinline__ void store_out(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
                                           const float (&o)[32 * kOwned], float factor) {
-  const int column = place.chunk * kChunk + 8 * place.quad, limit = at.exists ? call.value_dim - column : 0;
+  const int column = place.chunk * kChunk + 8 * place.quad(), limit = at.exists ? call.value_dim - column : 0;
   std::uint16_t* const to = call.out.data + call.out.offset(at.batch, at.row, at.head) + column;
   unrolled<8 * kOwned, 4>([&](auto i) {
     std::uint32_t pairs[4];
@@ -96,7 +95,7 @@ __device__ __forceinline__ void store_out(const ForwardCall& call, const RowPlac
       const float* const e = o + 4 * (i + j) + 2 * r;
       pairs[j] = ptx::pack<T>(e[0] * factor, e[1] * factor);
     }
-    transpose_quad(pairs, place.quad);
+    transpose_quad(pairs, place.quad());
     ptx::store_below<8 * i>(limit, to + 8 * i, pairs);
   });
 }
@@ -104,7 +103,7 @@ __device__ __forceinline__ void store_out(const ForwardCall& call, const RowPlac
 template <int kOwned>
 __device__ __forceinline__ void store_acc(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
                                           const float (&o)[32 * kOwned], float factor) {
-  const int column = place.chunk * kChunk + 2 * place.quad, limit = at.exists ? call.value_dim - column : 0;
+  const int column = place.chunk * kChunk + 2 * place.quad(), limit = at.exists ? call.value_dim - column : 0;
   float* const to = call.acc.data + call.acc.offset(at.batch, at.row, at.head) + column;
   unrolled<8 * kOwned>([&](auto i) {
     ptx::store_below<8 * i>(limit, to + 8 * i, {o[4 * i + 2 * r] * factor, o[4 * i + 2 * r + 1] * factor});
@@ -114,16 +113,18 @@ __device__ __forceinline__ void store_acc(const ForwardCall& call, const RowPlac
 /// lse of a row, in fp32: the low part is 0, since the sums are no finer. A row that saw nothing keeps what it has.
 __device__ __forceinline__ void store_lse(const ForwardCall& call, const RowPlace& at, float reference, float sum) {
   float* const lse = &call.lse.at(at.batch, at.row, at.head);
-  if (!call.init && (sum == 0 || (sum == 1 && reference == *lse / call.scale))) return;
-  *lse = sum == 0 ? kNothing : reference * call.scale + logf(sum);
-  if (!call.last && call.lse_low.data != nullptr) call.lse_low.at(at.batch, at.row, at.head) = 0;
+  const bool same = !call.init && (sum == 0 || (sum == 1 && reference == reference_of(call, *lse)));
+  if (!same) {
+    *lse = sum == 0 ? kNothing : reference * call.scale + __logf(sum);
+    if (!call.last && call.lse_low.data != nullptr) call.lse_low.at(at.batch, at.row, at.head) = 0;
+  }
 }
 
 template <int kOwned>
 __device__ __forceinline__ void load_state(const ForwardCall& call, const Tile& tile, const ThreadPlace& place,
                                            float (&o)[32 * kOwned]) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) load_acc<kOwned>(call, RowPlace(call, tile, place.next(r)), place, r, o);
+  for (int r = 0; r < 2; ++r) load_acc<kOwned>(call, RowPlace(call, tile, place, r), place, r, o);
 }
 
 template <class T, int kOwned>
@@ -132,9 +133,9 @@ __device__ __forceinline__ void store_state(const ForwardCall& call, const Tile&
                                             const float (&sum)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const RowPlace at(call, tile, place.next(r));
+    const RowPlace at(call, tile, place, r);
     const float factor = sum[r] == 0 ? 0.0F : __fdividef(1.0F, sum[r]);  // NaN stays
-    if (place.chunk == 0 && place.quad == 0 && at.exists) store_lse(call, at, reference[r], sum[r]);
+    if (place.chunk == 0 && place.quad() == 0 && at.exists) store_lse(call, at, reference[r], sum[r]);
     if (call.last) {
       store_out<T, kOwned>(call, at, place, r, o, factor);
     } else {
@@ -146,8 +147,7 @@ __device__ __forceinline__ void store_state(const ForwardCall& call, const Tile&
 /// The greatest S that the warp saw, scaled.
 __device__ __forceinline__ void raise_max_logit(const ForwardCall& call, const Tile& tile, float top) {
   for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, step));
-  if (threadIdx.x % 32 != 0 || top == kNothing) return;
-  cuda::raise(call.max_logit + tile.head, top * call.scale);
+  if (threadIdx.x % 32 == 0 && top != kNothing) cuda::raise(call.max_logit + tile.head, top * call.scale);
 }
 
 /// Rows of blocks without a tile: an empty state begins, an open one ends. The consumers' warps of all CTAs share them.

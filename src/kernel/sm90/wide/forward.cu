@@ -94,6 +94,7 @@ ForwardCall call_of(const ForwardArgs& args, const WorkList& list) {
           .map = args.heads,
           .scale = static_cast<float>(args.scale),
           .unit = static_cast<float>(args.scale * kLog2E),
+          .inverse_scale = static_cast<float>(1 / args.scale),
           .max_logit = args.max_logit,
           .init = args.init,
           .last = args.last};

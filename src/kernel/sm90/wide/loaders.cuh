@@ -32,7 +32,7 @@ class KeyLoader {
       // through with tile n - 4.
       if (n >= kBehind) tiles_.release(n - kBehind);
       if ((tile.row_and_flags & Tile::kEnd) != 0) break;
-      const Place keys{tile.key, tile.keys, call_.map.kv(tile.head), tile.batch};
+      const Place keys{tile.key, tile.keys, tile.kv_head, tile.batch};
       load_keys(n, keys);
       if (n > 0) load_values(values);
       values = keys;
@@ -79,7 +79,7 @@ class KeyLoader {
     for (int i = 0; i < kValueSlabs; ++i) {
       const int seen = at.keys - i * kSlabKeys;
       const bool edge = seen > 0 && seen < kSlabKeys;
-      const std::uint32_t full = base_ + (edge ? S::kEdgeFull : S::kValuesFull + 8 * i);
+      const std::uint32_t full = base_ + (edge ? S::kEdgeFull : S::kValuesFull) + 8 * i;
       const std::uint32_t slab = take_stage(full, S::kValueSlabBytes) + S::kValueSlabBytes / kCluster * rank_;
       const int row = seen <= 0 ? call_.key_rows : at.key + i * kSlabKeys + kHalfRows * rank_;
       ptx::tma_load_multicast(slab, &maps_.v_chunks, full, kBoth, ptx::Box5{0, row, 0, at.head, at.batch});
@@ -128,16 +128,17 @@ __device__ void sweep_values(std::uint8_t* memory) {
   const std::uint32_t base = ptx::shared_address(memory);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const TileReader<S> tiles(memory);
-  std::uint32_t parity = 0;
+  std::uint32_t parities = 0;  // a bit a slab
   for (int n = 0;; ++n) {
     const Tile tile = tiles.get(n);
     __syncwarp();
     if (lane == 0) tiles.release(n);
     if ((tile.row_and_flags & Tile::kEnd) != 0) break;
     if (tile.keys % kSlabKeys == 0) continue;
-    const int slab = tile.keys / kSlabKeys, stage = S::stage(S::value_stage(n), slab);
-    ptx::mbarrier_wait(base + S::kEdgeFull, parity);
-    parity ^= 1;
+    const bool last = (tiles.get(n + 1).row_and_flags & Tile::kEnd) != 0;
+    const int slab = tile.keys / kSlabKeys, stage = S::stage(S::value_stage(n, last), slab);
+    ptx::mbarrier_wait(base + S::kEdgeFull + 8 * slab, parities >> slab & 1);
+    parities ^= 1U << slab;
     std::uint8_t* const values = memory + S::kRing + S::kStageBytes * stage;
     for (int row = tile.keys % kSlabKeys; row < kSlabKeys; ++row) {
       for (int i = lane; i < kChunks * 8; i += 32) {  // 16 bytes each, 8 of them a chunk's row

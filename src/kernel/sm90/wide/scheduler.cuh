@@ -56,10 +56,12 @@ class Scheduler {
     const Block block = call_.list.blocks[of_group / heads];
     const int q_head = group * head.group_heads + of_group % heads;
     const int parity = n % 2 == 1 ? Tile::kOddItem : 0;
+    const int kv_head = call_.map.kv(q_head);
     int added = 0;
     const auto add = [&](Tile tile) {
       tile.batch = block.batch;
-      tile.head = q_head;
+      tile.head = static_cast<std::uint16_t>(q_head);
+      tile.kv_head = static_cast<std::uint16_t>(kv_head);
       tile.row_and_flags = block.row | parity | (added == 0 ? Tile::kFirst : 0) | (added < 2 ? Tile::kFirstPair : 0) |
                            (added >= block.tiles - 2 ? Tile::kLastPair : 0) |
                            (added == block.tiles - 1 ? Tile::kLast : 0) | (whole(tile) ? Tile::kWhole : 0);
@@ -75,8 +77,8 @@ class Scheduler {
              .keys = min(kTileKeys, segment.key_end - key),
              .low = static_cast<int>(clamp_to(std::int64_t{segment.low} - key, kFarRow)),
              .high = static_cast<int>(clamp_to(std::int64_t{segment.high} - key, kFarRow)),
-             .row_begin = static_cast<short>(segment.row_begin),
-             .row_end = static_cast<short>(segment.row_end)});
+             .row_begin = static_cast<std::uint16_t>(segment.row_begin),
+             .row_end = static_cast<std::uint16_t>(segment.row_end)});
       }
     }
     while (added < block.tiles) add({.key = call_.key_rows});  // beyond the buffer: zeros, not read from memory

@@ -31,7 +31,8 @@ struct ForwardCall {
   int whole_chunks;  ///< of 64 elements in d_v
   HeadMap map;
   float scale;
-  float unit;  ///< scale · log2(e)
+  float unit;           ///< scale · log2(e)
+  float inverse_scale;  ///< 1 / scale
   float* max_logit;
   bool init, last;
 };
@@ -43,11 +44,12 @@ struct ForwardMaps {
 
 /// A tile of keys of an item, as the scheduler hands it to everyone in the CTA.
 struct alignas(16) Tile {
-  int key, keys;             ///< its first row of k and v, and how many of its 128 rows some row sees
-  int low, high;             ///< row i of the block sees the tile's keys [i + low, i + high)
-  short row_begin, row_end;  ///< rows of the block that see any
-  int batch, head;           ///< of q
-  int row_and_flags;         ///< first row of the block, a multiple of 128, and flags below
+  int key, keys;                     ///< its first row of k and v, and how many of its 128 rows some row sees
+  int low, high;                     ///< row i of the block sees the tile's keys [i + low, i + high)
+  std::uint16_t row_begin, row_end;  ///< rows of the block that see any
+  int batch;
+  std::uint16_t head, kv_head;  ///< of q, and of k and v
+  int row_and_flags;            ///< first row of the block, a multiple of 128, and flags below
 
   enum Flag : int {
     kFirst = 1,  ///< of its item
@@ -71,13 +73,14 @@ static_assert(sizeof(Tile) == 32);
 /// both.
 template <int kChunks>
 struct Shape {
-  static constexpr int kStages = kChunks <= 6 ? 9 : 8;
+  /// No more than a tile's slabs of V: a barrier of a slab is armed anew only after its tile has been used.
+  static constexpr int kStages = kValueSlabs;
   static constexpr int kStageBytes = kTileKeys * 128;
   static constexpr int kValueSlabBytes = kSlabKeys * kChunks * 128;
   static constexpr int kQueryChunkBytes = kRows * 128;
   static constexpr int kWeightBytes = kRows * kTileKeys * 2;  ///< P of a tile
   static constexpr int kTileSlabs = kChunks + kValueSlabs;
-  static_assert(kValueSlabBytes <= kStageBytes && kTileSlabs > kStages && kValueSlabs <= kStages);
+  static_assert(kValueSlabBytes <= kStageBytes && kChunks <= kStages);
 
   // Offsets in shared memory.
   static constexpr int kQuery = 0;
@@ -92,7 +95,7 @@ struct Shape {
   static constexpr int kKeysFull = kBarriers;                               // [consumer][chunk]
   static constexpr int kValuesFull = kKeysFull + 8 * kConsumers * kChunks;  // [slab]
   static constexpr int kEdgeFull = kValuesFull + 8 * kValueSlabs;
-  static constexpr int kStageFree = kEdgeFull + 8;
+  static constexpr int kStageFree = kEdgeFull + 8 * kValueSlabs;
   static constexpr int kQueryFull = kStageFree + 8 * kStages;  // [chunk]
   static constexpr int kQueryFree = kQueryFull + 8 * kChunks;
   static constexpr int kWeightsFull = kQueryFree + 8 * kChunks;  // [consumer][piece]
@@ -108,15 +111,20 @@ struct Shape {
     const int place = first + slabs;
     return place >= kStages ? place - kStages : place;
   }
-  /// The stage of the first slab of tile n's keys and of its values.
+  /// The stage of the first slab of tile n's keys and of its values. The last tile's values come right behind the
+  /// values before them, since there are no further keys.
   static __host__ __device__ constexpr int key_stage(int n) {
-    if constexpr (kTileSlabs % kStages == 0 && kChunks % kStages == 0) return 0;
+    if constexpr (kAligned) return 0;
     return n == 0 ? 0 : (kChunks + (n - 1) * kTileSlabs) % kStages;
   }
-  static __host__ __device__ constexpr int value_stage(int n) {
-    if constexpr (kTileSlabs % kStages == 0 && kChunks % kStages == 0) return 0;
-    return (2 * kChunks + n * kTileSlabs) % kStages;
+  static __host__ __device__ constexpr int value_stage(int n, bool last) {
+    if constexpr (kAligned) return 0;
+    return ((last ? kChunks : 2 * kChunks) + n * kTileSlabs) % kStages;
   }
+
+ private:
+  /// Whether every slab is always in the stage of its number.
+  static constexpr bool kAligned = kChunks == kStages;
 };
 
 }  // namespace rotunda::sm90::wide
