@@ -63,6 +63,8 @@ class DeviceCall {
     shape.backward = true;
     shape.init = args.init_dq;
     shape.last = args.init_dkv;
+    shape.narrow_dq = args.dq.dtype != DType::fp32;
+    shape.narrow_dkv = args.dk.dtype != DType::fp32;
     const DeviceMemory workspace = poisoned(kernel.workspace_bytes(problem, shape));
     kernel.backward(args, context(workspace, threads));
     bring_back();

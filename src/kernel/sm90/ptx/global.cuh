@@ -47,4 +47,10 @@ __device__ __forceinline__ void store_below(int limit, void* to, const std::uint
       : "memory");
 }
 
+/// Adds a pair to what lies there, in L2: nothing comes back and nothing waits. With one adder an address the sum is
+/// that of a load, an addition and a store.
+__device__ __forceinline__ void add_global(float* to, float2 pair) {
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(pair.x), "f"(pair.y) : "memory");
+}
+
 }  // namespace rotunda::sm90::ptx

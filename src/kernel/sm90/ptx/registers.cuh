@@ -24,6 +24,20 @@ __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }
 
+/// True in one lane of a whole warp. The compiler knows that it is one, and needs no loop over lanes for the copies
+/// that this lane starts.
+__device__ __forceinline__ bool elect_lane() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred here;\n"
+      "elect.sync _|here, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, here;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 /// Two floats rounded to T, `low` in the lower half.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high) {
@@ -49,6 +63,21 @@ __device__ __forceinline__ void store_matrices(std::uint32_t row, const std::uin
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m[0]), "r"(m[1]),
                "r"(m[2]), "r"(m[3])
                : "memory");
+}
+
+/// Four bytes at a shared address.
+__device__ __forceinline__ int load_shared(std::uint32_t from) {
+  int value;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t to, int value) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+
+/// Sixteen bytes of zeros to a shared address.
+__device__ __forceinline__ void store_zeros(std::uint32_t to) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }
 
 /// What this thread wrote to shared memory comes before bulk copies and wgmma of threads that it signals afterwards.

@@ -56,21 +56,25 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
   "+f"(d[i + 6]), "+f"(d[i + 7])
 #define ROTUNDA_OUT_32(i) ROTUNDA_OUT_8(i), ROTUNDA_OUT_8(i + 8), ROTUNDA_OUT_8(i + 16), ROTUNDA_OUT_8(i + 24)
 #define ROTUNDA_OUT_64 ROTUNDA_OUT_32(0), ROTUNDA_OUT_32(32)
+#define ROTUNDA_OUT_68 ROTUNDA_OUT_64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+#define ROTUNDA_OUT_80 ROTUNDA_OUT_64, ROTUNDA_OUT_8(64), ROTUNDA_OUT_8(72)
 #define ROTUNDA_OUT_96 ROTUNDA_OUT_64, ROTUNDA_OUT_32(64)
+#define ROTUNDA_OUT_112 ROTUNDA_OUT_96, ROTUNDA_OUT_8(96), ROTUNDA_OUT_8(104)
 #define ROTUNDA_OUT_128 ROTUNDA_OUT_96, ROTUNDA_OUT_32(96)
 #define ROTUNDA_REGISTERS_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define ROTUNDA_REGISTERS_96 \
-  ROTUNDA_REGISTERS_64 ", " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define ROTUNDA_REGISTERS_128 \
-  ROTUNDA_REGISTERS_96 ", " \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define ROTUNDA_REGISTERS_68 ROTUNDA_REGISTERS_64 ", %64, %65, %66, %67"
+#define ROTUNDA_REGISTERS_80 ROTUNDA_REGISTERS_64 \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define ROTUNDA_REGISTERS_96 ROTUNDA_REGISTERS_80 \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define ROTUNDA_REGISTERS_112 ROTUNDA_REGISTERS_96 \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define ROTUNDA_REGISTERS_128 ROTUNDA_REGISTERS_112 \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 // clang-format on
 
 // The instruction; operands behind the registers: a, b, whether to add, and the transpositions.
@@ -81,14 +85,20 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
                : ROTUNDA_OUT_##registers                                                                           \
                : "l"(descriptor_a), "l"(descriptor_b), "r"(add_to_d), "n"(kTransposeA), "n"(kTransposeB))
 
-#define ROTUNDA_WGMMA_OF(type)                                              \
-  if constexpr (kColumns == 128) {                                          \
-    ROTUNDA_WGMMA(64, 128, type, 64, 65, 66, 67, 68);                       \
-  } else if constexpr (kColumns == 192) {                                   \
-    ROTUNDA_WGMMA(96, 192, type, 96, 97, 98, 99, 100);                      \
-  } else {                                                                  \
-    static_assert(kColumns == 256, "m64nNk16 is here for N 128, 192, 256"); \
-    ROTUNDA_WGMMA(128, 256, type, 128, 129, 130, 131, 132);                 \
+#define ROTUNDA_WGMMA_OF(type)                                           \
+  if constexpr (kColumns == 128) {                                       \
+    ROTUNDA_WGMMA(64, 128, type, 64, 65, 66, 67, 68);                    \
+  } else if constexpr (kColumns == 136) {                                \
+    ROTUNDA_WGMMA(68, 136, type, 68, 69, 70, 71, 72);                    \
+  } else if constexpr (kColumns == 160) {                                \
+    ROTUNDA_WGMMA(80, 160, type, 80, 81, 82, 83, 84);                    \
+  } else if constexpr (kColumns == 192) {                                \
+    ROTUNDA_WGMMA(96, 192, type, 96, 97, 98, 99, 100);                   \
+  } else if constexpr (kColumns == 224) {                                \
+    ROTUNDA_WGMMA(112, 224, type, 112, 113, 114, 115, 116);              \
+  } else {                                                               \
+    static_assert(kColumns == 256, "m64nNk16 is here for some N alone"); \
+    ROTUNDA_WGMMA(128, 256, type, 128, 129, 130, 131, 132);              \
   }
 
 /// D = A·B, added to what D holds where add_to_d is not 0. Runs on until waited for.
@@ -107,10 +117,16 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], std::uint64_t de
 #undef ROTUNDA_WGMMA_OF
 #undef ROTUNDA_WGMMA
 #undef ROTUNDA_REGISTERS_128
+#undef ROTUNDA_REGISTERS_112
 #undef ROTUNDA_REGISTERS_96
+#undef ROTUNDA_REGISTERS_80
+#undef ROTUNDA_REGISTERS_68
 #undef ROTUNDA_REGISTERS_64
 #undef ROTUNDA_OUT_128
+#undef ROTUNDA_OUT_112
 #undef ROTUNDA_OUT_96
+#undef ROTUNDA_OUT_80
+#undef ROTUNDA_OUT_68
 #undef ROTUNDA_OUT_64
 #undef ROTUNDA_OUT_32
 #undef ROTUNDA_OUT_8

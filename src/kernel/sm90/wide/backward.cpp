@@ -1,19 +1,141 @@
 #include "kernel/sm90/wide/backward.hpp"
 
-#include "base/fail.hpp"
+#include "base/cuda/check.hpp"
+#include "kernel/sm90/tensor_map.hpp"
+#include "kernel/sm90/wide/backward_launch.hpp"
+#include "kernel/sm90/wide/backward_plan_cache.hpp"
 
 namespace rotunda::sm90::wide {
+namespace {
+
+/// Thread blocks that run at once: one a multiprocessor, since each takes most of the shared memory.
+int workers_of(const Device& device) {
+  constexpr int kOfHopper = 132;
+  if (!device.is_cuda()) return kOfHopper;
+  int count = 0;
+  ROTUNDA_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index));
+  return count;
+}
+
+bool is_narrow(const TensorView& view) {
+  return view.dtype != DType::fp32;
+}
+
+BackwardShape shape_of(const BackwardArgs& args, const Device& device, std::int64_t pool_bytes) {
+  return {.slices = {args.slices.begin(), args.slices.end()},
+          .batch = args.q.batch(),
+          .rows_q = args.q.rows(),
+          .rows_k = args.k.rows(),
+          .heads_kv = static_cast<int>(args.k.heads()),
+          .group = args.heads.group,
+          .d = static_cast<int>(args.q.dim()),
+          .d_v = static_cast<int>(args.v.dim()),
+          .workers = workers_of(device),
+          .init_dq = args.init_dq,
+          .init_dkv = args.init_dkv,
+          .narrow_dkv = is_narrow(args.dk),
+          .pool_bytes = pool_bytes};
+}
+
+/// Whether pairs of columns are aligned as a whole.
+bool has_aligned_pairs(const TensorView& view) {
+  bool even = reinterpret_cast<std::uintptr_t>(view.data) % (2 * size_of(view.dtype)) == 0;
+  for (std::size_t axis = 0; axis < 3; ++axis) even &= view.shape[axis] <= 1 || view.stride[axis] % 2 == 0;
+  return even;
+}
+
+GradientOutput output(const TensorView& view, double scale, std::byte* scratch) {
+  return {.to = DeviceRows(view),
+          .scratch = reinterpret_cast<float*>(scratch),
+          .dim = static_cast<int>(view.dim()),
+          .narrow = is_narrow(view),
+          .aligned = has_aligned_pairs(view),
+          .scale = static_cast<float>(scale)};
+}
+
+ChunkHeads heads_of(const BackwardArgs& args, const BackwardPlan::Chunk& chunk, int kv_count) {
+  return {.group = args.heads.group,
+          .kv_first = chunk.kv_first,
+          .kv_count = kv_count,
+          .q_first = (args.heads.kv_first + chunk.kv_first) * args.heads.group - args.heads.q_first,
+          .heads_q = static_cast<int>(args.q.heads())};
+}
+
+void run_chunks(const BackwardArgs& args, const BackwardPlan& plan, std::byte* workspace, int workers, Stream stream) {
+  ScoreParams scores{.q = map_of_rows(args.q, kTileRows),
+                     .dout = map_of_rows(args.dout, kTileRows),
+                     .k = map_of_rows(args.k, kTileKeys),
+                     .v = map_of_rows(args.v, kTileKeys),
+                     .lists = {},
+                     .heads = {},
+                     .p = workspace + plan.p_offset,
+                     .ds = workspace + plan.ds_offset,
+                     .lse = DeviceRows(args.lse),
+                     .delta = DeviceRows(args.delta),
+                     .d = static_cast<int>(args.q.dim()),
+                     .d_v = static_cast<int>(args.v.dim()),
+                     .scale = static_cast<float>(args.scale)};
+  const int columns = gradient_columns(scores.d, scores.d_v);
+  const bool by_chunks = columns % kChunk == 0 && scores.d % kChunk == 0 && scores.d_v % kChunk == 0;
+  const auto summed = [&](const TensorView& view) {
+    return by_chunks ? map_of_chunks(view, kBlock, columns / kChunk) : map_of_rows(view, kBlock);
+  };
+  GradientParams gradients{.q = summed(args.q),
+                           .k = summed(args.k),
+                           .dout = summed(args.dout),
+                           .by_chunks = by_chunks,
+                           .lists = {},
+                           .heads = {},
+                           .p = scores.p,
+                           .ds = scores.ds,
+                           .dq = output(args.dq, args.scale, nullptr),
+                           .dk = output(args.dk, args.scale, workspace + plan.dk_scratch),
+                           .dv = output(args.dv, 1, workspace + plan.dv_scratch)};
+  for (const BackwardPlan::Chunk& chunk : plan.chunks) {
+    const ChunkOffsets& lists = plan.offsets[static_cast<std::size_t>(chunk.lists)];
+    scores.lists = gradients.lists = lists.at(workspace);
+    scores.heads = gradients.heads = heads_of(args, chunk, lists.kv_count);
+    launch_scores(scores, args.q.dtype, workers, stream);
+    launch_gradients(gradients, args.q.dtype, columns, workers, stream);
+  }
+}
+
+}  // namespace
 
 std::optional<std::string> refuse_backward(const Problem&) {
-  return "sm90 has no backward for head dims above 256 in this build";
+  return std::nullopt;
 }
 
-std::int64_t backward_workspace_bytes(const Problem&, const CallShape&) {
-  return 0;
+std::int64_t backward_workspace_bytes(const Problem& problem, const CallShape& call, std::int64_t pool_bytes) {
+  return plan_of({.slices = {call.slices.begin(), call.slices.end()},
+                  .batch = call.batch,
+                  .rows_q = call.rows_q,
+                  .rows_k = call.rows_k,
+                  .heads_kv = call.heads_kv,
+                  .group = problem.h_q / problem.h_kv,
+                  .d = problem.d,
+                  .d_v = problem.d_v,
+                  .workers = workers_of(call.device),
+                  .init_dq = call.init,
+                  .init_dkv = call.last,
+                  .narrow_dkv = call.narrow_dkv,
+                  .pool_bytes = pool_bytes})
+      ->workspace_bytes;
 }
 
-void backward(const BackwardArgs&, const KernelContext&) {
-  ROTUNDA_CHECK(false && "refused");
+void backward(const BackwardArgs& args, const KernelContext& context, std::int64_t pool_bytes) {
+  const BackwardShape shape = shape_of(args, context.device, pool_bytes);
+  ROTUNDA_CHECK(args.init_dq || !is_narrow(args.dq));
+  ROTUNDA_CHECK(args.init_dkv || !shape.narrow_dkv);
+  const auto plan = plan_of(shape);
+  ROTUNDA_CHECK(static_cast<std::int64_t>(context.workspace.size()) >= plan->workspace_bytes);
+  std::byte* workspace = context.workspace.data();
+  upload(plan->lists, workspace, context.stream);
+  const auto rows = [&](std::int64_t offset) { return reinterpret_cast<const RowSpan*>(workspace + offset); };
+  zero_rows(rows(plan->free_q), plan->free_q_count, args.dq, context.stream);
+  zero_rows(rows(plan->free_k), plan->free_k_count, args.dk, context.stream);
+  zero_rows(rows(plan->free_k), plan->free_k_count, args.dv, context.stream);
+  if (!plan->chunks.empty()) run_chunks(args, *plan, workspace, shape.workers, context.stream);
 }
 
 }  // namespace rotunda::sm90::wide

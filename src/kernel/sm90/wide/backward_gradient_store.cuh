@@ -1,0 +1,117 @@
+// Gradient tiles from accumulators to memory.
+#pragma once
+
+#include "kernel/sm90/ptx/global.cuh"
+#include "kernel/sm90/ptx/registers.cuh"
+#include "kernel/sm90/wide/backward_gradient_producer.cuh"
+
+namespace rotunda::sm90::wide {
+
+/// A thread's part of a tile: rows and columns as wgmma leaves them.
+template <class T, int kColumns>
+class GradientStore {
+ public:
+  __device__ GradientStore(const float (&acc)[kColumns / 2], int warpgroup, int thread)
+      : acc_(acc), warpgroup_(warpgroup), thread_(thread) {}
+
+  /// `empty`: the tile had no steps, and acc holds nothing.
+  __device__ void tile(const GradientOutput& out, const GradientWork& work, int head, bool empty) const {
+    const GradientItem& item = work.item;
+    const GradientCell& cell = work.cell;
+    const int first = item.column * kColumns + thread_ % 4 * 2;
+    const bool whole = out.dim >= (item.column + 1) * kColumns;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = 64 * warpgroup_ + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * i;
+      if (row >= cell.rows) continue;
+      Place to{.sum = out.to.at<float>(cell.batch, cell.row + row, head) + first,
+               .final = out.to.at<T>(cell.batch, cell.row + row, head) + first,
+               .scale = out.scale,
+               .width = out.dim - first,
+               .load = cell.load != 0,
+               .narrow = out.narrow && cell.last != 0};
+      if (out.narrow) to.sum = out.scratch + (std::int64_t{cell.scratch} * kGradientRows + row) * out.dim + first;
+      if (empty || !out.aligned) {
+        store_elements(to, i, empty);
+      } else {
+        whole ? store_pairs<true>(to, i) : store_pairs<false>(to, i);
+      }
+    }
+  }
+
+ private:
+  /// Where a row of this thread goes: sums of 16-bit gradients stay in scratch until no later chunk adds to them.
+  struct Place {
+    float* sum;
+    T* final;
+    float scale;
+    int width;  ///< columns from the thread's first to the head dim
+    bool load, narrow;
+  };
+
+  [[nodiscard]] __device__ float2 pair(const Place& to, int g, int i) const {
+    return {acc_[4 * g + 2 * i] * to.scale, acc_[4 * g + 2 * i + 1] * to.scale};
+  }
+
+  /// Calls body(g) for the groups of eight columns that exist: all of them (kWhole), or those within the width.
+  template <bool kWhole, class Body>
+  __device__ static void each_group(const Place& to, int begin, int end, Body&& body) {
+#pragma unroll
+    for (int g = begin; g < end; ++g) {
+      if (kWhole || 8 * g < to.width) body(g);
+    }
+  }
+
+  /// By pairs of columns.
+  template <bool kWhole>
+  __device__ void store_pairs(const Place& to, int i) const {
+    constexpr int kGroups = kColumns / 8;
+    if (to.narrow) return narrow_pairs<kWhole>(to, i);
+    if (to.load) {
+      each_group<kWhole>(to, 0, kGroups, [&](int g) { ptx::add_global(to.sum + 8 * g, pair(to, g, i)); });
+    } else {
+      each_group<kWhole>(to, 0, kGroups, [&](int g) { *reinterpret_cast<float2*>(to.sum + 8 * g) = pair(to, g, i); });
+    }
+  }
+
+  /// What ends in 16 bits. Loads come before stores, so that they wait together.
+  template <bool kWhole>
+  __device__ void narrow_pairs(const Place& to, int i) const {
+    constexpr int kGroups = kColumns / 8, kTogether = (kGroups + 1) / 2;
+#pragma unroll
+    for (int first = 0; first < kGroups; first += kTogether) {
+      const int end = min(first + kTogether, kGroups);
+      float2 sums[kTogether] = {};
+      if (to.load) {
+        each_group<kWhole>(to, first, end,
+                           [&](int g) { sums[g - first] = *reinterpret_cast<const float2*>(to.sum + 8 * g); });
+      }
+      each_group<kWhole>(to, first, end, [&](int g) {
+        const float2 mine = pair(to, g, i);
+        *reinterpret_cast<std::uint32_t*>(to.final + 8 * g) =
+            ptx::pack<T>(sums[g - first].x + mine.x, sums[g - first].y + mine.y);
+      });
+    }
+  }
+
+  /// Any strides, and zeros for a tile without steps.
+  __device__ void store_elements(const Place& to, int i, bool empty) const {
+    each_group<false>(to, 0, kColumns / 8, [&](int g) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float mine = empty ? 0 : acc_[4 * g + 2 * i + e] * to.scale;
+        const float sum = mine + (to.load ? to.sum[8 * g + e] : 0);
+        if (to.narrow) {
+          to.final[8 * g + e] = static_cast<T>(sum);
+        } else {
+          to.sum[8 * g + e] = sum;
+        }
+      }
+    });
+  }
+
+  const float (&acc_)[kColumns / 2];
+  int warpgroup_, thread_;
+};
+
+}  // namespace rotunda::sm90::wide

@@ -1,0 +1,72 @@
+// What a launch of the backward kernels gets.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernel/sm90/wide/backward_work.hpp"
+#include "rotunda/tensor.hpp"
+
+namespace rotunda::sm90::wide {
+
+/// A view's memory and strides in elements.
+struct DeviceRows {
+  void* data = nullptr;
+  std::int64_t batch = 0, row = 0, head = 0;
+
+  DeviceRows() = default;
+  explicit DeviceRows(const TensorView& view)
+      : data(view.data), batch(view.stride[0]), row(view.stride[1]), head(view.stride[2]) {}
+
+  template <class T>
+  [[nodiscard]] __host__ __device__ T* at(std::int64_t b, std::int64_t r, std::int64_t h) const {
+    return static_cast<T*>(data) + b * batch + r * row + h * head;
+  }
+};
+
+/// A chunk's heads. Its query heads are counted from the first that KV head kv_first could have, so that all KV heads
+/// have `group`; those outside the buffer, which may hold a part of the heads, are left out.
+struct ChunkHeads {
+  int group, kv_first, kv_count;
+  int q_first;  ///< the buffer's number of the chunk's query head 0; may be negative
+  int heads_q;  ///< of the buffer
+
+  [[nodiscard]] __device__ int q_head(int head) const { return q_first + head; }
+  [[nodiscard]] __device__ int kv_head(int head) const { return kv_first + head / group; }
+  [[nodiscard]] __device__ bool has(int head) const { return q_head(head) >= 0 && q_head(head) < heads_q; }
+};
+
+struct ScoreParams {
+  CUtensorMap q, dout;  ///< boxes of kTileRows rows
+  CUtensorMap k, v;     ///< boxes of kTileKeys rows
+  ChunkLists lists;
+  ChunkHeads heads;
+  void *p, *ds;           ///< the pools
+  DeviceRows lse, delta;  ///< fp32
+  int d, d_v;
+  float scale;
+  int lag = 2;
+};
+
+/// A gradient: 16-bit or fp32, in the buffer of the caller or (partial sums) in scratch.
+struct GradientOutput {
+  DeviceRows to;
+  float* scratch = nullptr;  ///< [cell][row][dim], where 16-bit results are summed over chunks
+  int dim = 0;
+  bool narrow = false;   ///< 16 bits
+  bool aligned = false;  ///< pairs of columns may be stored at once
+  float scale = 1;
+};
+
+struct GradientParams {
+  CUtensorMap q, k, dout;  ///< boxes of kBlock rows: 64 columns, or with by_chunks all columns of a tile
+  bool by_chunks;
+  ChunkLists lists;
+  ChunkHeads heads;
+  const void *p, *ds;
+  GradientOutput dq, dk, dv;
+};
+
+}  // namespace rotunda::sm90::wide

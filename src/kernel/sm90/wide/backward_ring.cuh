@@ -1,0 +1,98 @@
+// The frame of both backward kernels: one warpgroup copies, two multiply, with a ring of stages between them. A stage
+// holds 64 of the summed axis: A for 128 rows of the result, B for its columns.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "base/cuda/check.hpp"
+#include "kernel/sm90/ptx/cluster.cuh"
+#include "kernel/sm90/ptx/mbarrier.cuh"
+#include "kernel/sm90/ptx/registers.cuh"
+
+namespace rotunda::sm90::wide {
+
+constexpr int kWarpgroup = 128, kConsumers = 2;
+constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
+
+constexpr int kStages = 4;
+constexpr std::uint32_t kBoxBytes = 64 * 128;        ///< 64 rows of 64 elements: what one copy brings
+constexpr std::uint32_t kRowsBytes = 2 * kBoxBytes;  ///< A
+
+/// Shared memory of a kernel whose B has kBoxes boxes and which keeps kExtra bytes of its own behind the stages.
+template <int kBoxes, int kExtra>
+struct RingLayout {
+  static constexpr std::uint32_t kStage = kRowsBytes + kBoxes * kBoxBytes;
+  static constexpr std::uint32_t kOwn = kStages * kStage;
+  static constexpr std::uint32_t kFull = kOwn + kExtra, kEmpty = kFull + 8 * kStages, kWhole = kEmpty + 8 * kStages;
+  static constexpr std::uint32_t kHalves = kWhole + 8, kBytes = kHalves + 4 * kStages;
+};
+
+/// Launches a kernel that may begin, on thread blocks' places that become free, before the launch ahead has ended; it
+/// waits for that one's results itself (ptx::wait_for_prerequisites).
+template <class Params>
+void launch_early(void (*kernel)(Params), const Params& params, int workers, std::uint32_t shared_bytes,
+                  Stream stream) {
+  ROTUNDA_CUDA(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(workers));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = cuda::native(stream);
+  config.attrs = &early;
+  config.numAttrs = 1;
+  ROTUNDA_CUDA(cudaLaunchKernelEx(&config, kernel, params));
+}
+
+/// A place in the ring: stages follow each other, through all tiles of a thread block.
+template <class Layout>
+class Ring {
+ public:
+  __device__ explicit Ring(std::uint32_t base) : base_(base) {}
+
+  /// By all threads, once; waits for the launch ahead.
+  __device__ void init() const {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kStages; ++i) {
+        ptx::mbarrier_init(base_ + Layout::kFull + 8 * i, 1);
+        ptx::mbarrier_init(base_ + Layout::kEmpty + 8 * i, kConsumers);
+      }
+      ptx::mbarrier_init(base_ + Layout::kWhole, 1);
+      ptx::fence_mbarrier_init();
+    }
+    __syncthreads();
+    ptx::launch_dependents();
+    ptx::wait_for_prerequisites();
+  }
+
+  [[nodiscard]] __device__ std::uint32_t stage() const { return base_ + (at_ % kStages) * Layout::kStage; }
+  [[nodiscard]] __device__ std::uint32_t full() const { return base_ + Layout::kFull + 8 * (at_ % kStages); }
+  [[nodiscard]] __device__ std::uint32_t empty() const { return base_ + Layout::kEmpty + 8 * (at_ % kStages); }
+  /// What to add to a descriptor of stage 0.
+  [[nodiscard]] __device__ std::uint64_t descriptor_offset() const { return (at_ % kStages) * (Layout::kStage / 16); }
+
+  __device__ void wait_full() const { ptx::mbarrier_wait(full(), at_ / kStages & 1); }
+  __device__ void wait_empty() const { ptx::mbarrier_wait(empty(), (at_ / kStages & 1) ^ 1); }
+  /// The stage before this one has been read by this warpgroup.
+  __device__ void release_previous(int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(base_ + Layout::kEmpty + 8 * ((at_ - 1) % kStages));
+  }
+  /// This stage is not needed by this warpgroup.
+  __device__ void release(int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(empty());
+  }
+  /// A number that goes with the stage: set before its last arrival, read after wait_full.
+  [[nodiscard]] __device__ int halves() const {
+    return ptx::load_shared(base_ + Layout::kHalves + 4 * (at_ % kStages));
+  }
+  __device__ void set_halves(int bits) const { ptx::store_shared(base_ + Layout::kHalves + 4 * (at_ % kStages), bits); }
+  __device__ void advance(int stages = 1) { at_ += static_cast<std::uint32_t>(stages); }
+
+ private:
+  std::uint32_t base_, at_ = 0;
+};
+
+}  // namespace rotunda::sm90::wide
