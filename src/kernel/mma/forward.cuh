@@ -9,12 +9,15 @@ namespace rotunda::mma {
 constexpr float kMinusInfinity = -HUGE_VALF;
 constexpr double kLog2E = 1.4426950408889634, kLn2 = 0.69314718055994531;
 
+static_assert(2 * sizeof(Source) == kSourceBytes);
+
 /// Shared memory: tiles of rows, of keys, of values (or the one for both), weights, row maxima, runs.
 template <class S>
 struct ForwardMemory {
   char *q, *k, *v, *weights;
   float* maxima;  ///< [part][row]: first of a tile's logits, at the end sums
   RunList* runs;
+  Source* sources;  ///< keys, values: not in registers, which are scarcer
 
   __device__ ForwardMemory(char* memory, const Walk& walk) {
     q = memory;
@@ -23,6 +26,7 @@ struct ForwardMemory {
     weights = v + S::kColumns * S::kPitch;
     maxima = reinterpret_cast<float*>(weights + (S::kParts > 1 ? walk.tile_rows : S::kTeamRows) * S::kWeightPitch);
     runs = reinterpret_cast<RunList*>(maxima + (S::kParts > 1 ? S::kParts * walk.tile_rows : 0));
+    sources = reinterpret_cast<Source*>(runs + 1);
   }
 };
 
@@ -251,14 +255,16 @@ __global__ void __launch_bounds__(S::kMaxThreads, S::kBlocks) forward_kernel(con
   const Position<S> at;
   const int rows = call.walk.tile_rows;
   const std::uint32_t k_tile = shared_address(memory.k), v_tile = shared_address(memory.v);
-  // Made anew each time: registers are scarcer than the few instructions that read the call.
+  if (threadIdx.x == 0) {  // find_runs brings the block in step
+    const int kv_head = call.map.kv(place.head);
+    memory.sources[0] = Source(call.k, place.batch, kv_head, call.d);
+    memory.sources[1] = Source(call.v, place.batch, kv_head, call.d_v);
+  }
   const auto load_k = [&](const Visible& next) {
-    const Source k(call.k, place.batch, call.map.kv(place.head), call.d);
-    load_rows<S>(k, next.first, next.count, S::kColumns, k_tile);
+    load_rows<S>(memory.sources[0], next.first, next.count, S::kColumns, k_tile);
   };
   const auto load_v = [&](const Visible& next) {
-    const Source v(call.v, place.batch, call.map.kv(place.head), call.d_v);
-    load_rows<S>(v, next.first, next.count, S::kColumns, v_tile);
+    load_rows<S>(memory.sources[1], next.first, next.count, S::kColumns, v_tile);
   };
 
   ForwardState<S> state;

@@ -53,6 +53,7 @@ struct Source {
   int dim;
   bool vectors;
 
+  Source() = default;
   __device__ Source(const View& view, std::int64_t batch, int head, int width)
       : data(view.at<const std::uint16_t>(batch, 0, head)), stride(view.row), dim(width), vectors(view.vectors) {}
 };

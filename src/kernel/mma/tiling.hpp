@@ -46,6 +46,7 @@ using Keys512Small = Shape<512, 4, 32, 1, 2>;
 /// The runs of a tile that are known at once (runs.cuh).
 constexpr int kRuns = 16;
 constexpr int kRunBytes = kRuns * 24 + 16;
+constexpr int kSourceBytes = 2 * 24;  ///< where keys and values come from
 
 enum class Pass { forward, queries, keys };
 
@@ -77,7 +78,7 @@ template <class S>
                          : pass == Pass::keys  ? 2 * S::kColumns
                                                : 0;
   return (row_tiles * rows + column_tiles * S::kColumns) * S::kPitch + weight_rows * S::kWeightPitch + 4 * statistics +
-         kRunBytes;
+         kRunBytes + (pass == Pass::forward ? kSourceBytes : 0);
 }
 
 }  // namespace rotunda::mma
