@@ -40,11 +40,11 @@ class SmallMma final : public Kernel {
 
 const SmallMma kOf80(163), kOf86(99);
 
-INSTANTIATE_TEST_SUITE_P(mma, KernelSuite, ::testing::Values(&kOf80, &kOf86), kernel_test_name);
+INSTANTIATE_TEST_SUITE_P(mma, KernelSuite, ::testing::ValuesIn(suite_cases({&kOf80, &kOf86})), kernel_test_name);
 
-class MmaTest : public testing::GpuTest, public ::testing::WithParamInterface<const Kernel*> {
+class MmaTest : public testing::GpuTest, public ::testing::WithParamInterface<SuiteCase> {
  protected:
-  [[nodiscard]] static const Kernel& kernel() { return *GetParam(); }
+  [[nodiscard]] static const Kernel& kernel() { return *GetParam().kernel; }
 
   static void check(const std::string& text, int calls) {
     SCOPED_TRACE(fmt::format("{} in {} calls", text, calls));
@@ -102,7 +102,8 @@ TEST_P(MmaTest, TenRunsGiveTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(mma, MmaTest, ::testing::Values(&mma_kernel(), &kOf80, &kOf86), kernel_test_name);
+INSTANTIATE_TEST_SUITE_P(mma, MmaTest, ::testing::ValuesIn(suite_cases({&mma_kernel(), &kOf80, &kOf86})),
+                         kernel_test_name);
 
 }  // namespace
 }  // namespace rotunda
