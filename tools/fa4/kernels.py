@@ -182,12 +182,12 @@ class ForwardEntry:
                  used_q: cute.Tensor, used_k: cute.Tensor, first: cute.Tensor, owner: cute.Tensor, rows: Int32,
                  stream: cuda.CUstream):
         slices.Grid.of_tables(lse.shape[1], self.dims, rows, first, owner)
-        self.run(q, k, v, out, acc, lse, low, scale, cu_q, cu_k, used_q, used_k, stream)
+        self.run(q, k, v, out, acc, lse, low, scale, cu_q, cu_k, used_q, used_k, Int32(0), stream)
 
-    def run(self, q, k, v, out, acc, lse, low, scale, cu_q, cu_k, used_q, used_k, stream):
+    def run(self, q, k, v, out, acc, lse, low, scale, cu_q, cu_k, used_q, used_k, left, stream):
         turned = _by_heads_and_batch(low)
         low_rows = cute.make_tensor(turned.iterator, cute.select(turned.layout, [1, 0]))
-        self.kernel(q, k, v, out, _by_heads_and_batch(lse), scale, cu_q, cu_k, used_q, used_k, None, Int32(0),
+        self.kernel(q, k, v, out, _by_heads_and_batch(lse), scale, cu_q, cu_k, used_q, used_k, None, left,
                     Int32(0), None, None, AuxData(None, (acc, low_rows)), None, None, stream)
 
 
@@ -197,14 +197,14 @@ class ForwardOneEntry(ForwardEntry):
     @cute.jit
     def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, acc: cute.Tensor,
                  lse: cute.Tensor, low: cute.Tensor, scale: Float32, unread: cute.Tensor, batches: Int32,
-                 blocks: Int32, rows_q: Int32, rows_k: Int32, left: Int32, right: Int32, q_row: Int32, k_row: Int32,
-                 q_sum: Int32, q_sum_step: Int32, k_sum: Int32, k_sum_step: Int32, group: Int32, q_first: Int32,
-                 kv_first: Int32, flags: Int32, stream: cuda.CUstream):
-        one = slices.One(batches, blocks, rows_q, rows_k, left, right, q_row, k_row, q_sum, q_sum_step, k_sum,
+                 blocks: Int32, rows_q: Int32, rows_k: Int32, right: Int32, q_row: Int32, k_row: Int32, q_sum: Int32,
+                 q_sum_step: Int32, k_sum: Int32, k_sum_step: Int32, group: Int32, q_first: Int32, kv_first: Int32,
+                 flags: Int32, stream: cuda.CUstream):
+        one = slices.One(batches, blocks, rows_q, rows_k, right, q_row, k_row, q_sum, q_sum_step, k_sum,
                          k_sum_step, group, q_first, kv_first, flags)
         slices.Grid.of_one(lse.shape[1], self.dims, one)
         q, k, v, out = (_rows_and_heads(t) for t in (q, k, v, out))
-        self.run(q, k, v, out, acc, lse, low, scale, unread, unread, unread, unread, stream)
+        self.run(q, k, v, out, acc, lse, low, scale, unread, unread, unread, unread, None, stream)
 
 
 class BackwardEntry:
@@ -235,11 +235,11 @@ class BackwardOneEntry(BackwardEntry):
     @cute.jit
     def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, dout: cute.Tensor, lse_log2: cute.Tensor,
                  delta: cute.Tensor, dq: cute.Tensor, dk: cute.Tensor, dv: cute.Tensor, scale: Float32,
-                 unread: cute.Tensor, batches: Int32, blocks: Int32, rows_q: Int32, rows_k: Int32, left: Int32,
-                 right: Int32, q_row: Int32, k_row: Int32, q_sum: Int32, q_sum_step: Int32, k_sum: Int32,
+                 unread: cute.Tensor, batches: Int32, blocks: Int32, rows_q: Int32, rows_k: Int32, right: Int32,
+                 q_row: Int32, k_row: Int32, q_sum: Int32, q_sum_step: Int32, k_sum: Int32,
                  k_sum_step: Int32, group: Int32, q_first: Int32, kv_first: Int32, flags: Int32,
                  stream: cuda.CUstream):
-        one = slices.One(batches, blocks, rows_q, rows_k, left, right, q_row, k_row, q_sum, q_sum_step, k_sum,
+        one = slices.One(batches, blocks, rows_q, rows_k, right, q_row, k_row, q_sum, q_sum_step, k_sum,
                          k_sum_step, group, q_first, kv_first, flags)
         slices.Grid.of_one(delta.shape[0], self.dims, one)
         q, k, v, dout = (_rows_and_heads(t) for t in (q, k, v, dout))

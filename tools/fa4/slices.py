@@ -10,6 +10,7 @@ and key rows that begin anywhere, with a band of its own. Subclasses and replace
 """
 
 from dataclasses import dataclass, fields
+from typing import Optional
 
 import cutlass
 import cutlass.cute as cute
@@ -35,14 +36,14 @@ from quack.cute_dsl_utils import ParamsBase
 
 @dataclass
 class One(ParamsBase):
-    """One slice of every batch entry, the same in all: numbers in place of tables, nothing to read. Tensors are
-    (rows, (heads, batch), dims) and end with the slice's last row, so TMA fills up with zeros by itself."""
+    """One slice of every batch entry, the same in all: numbers in place of tables, nothing to read. Its band has no
+    left bound: masks of one side cost less. Tensors are (rows, (heads, batch), dims) and end with the slice's last
+    row, so TMA fills up with zeros by itself."""
 
     batches: Int32
     blocks: Int32
     rows_q: Int32
     rows_k: Int32
-    left: Int32
     right: Int32
     q_row: Int32
     k_row: Int32
@@ -68,7 +69,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Slice(SeqlenInfoQK):
-    left: Int32 = 0
+    left: Optional[Int32] = 0
     right: Int32 = 0
     batch: Int32 = 0
     row: Int32 = 0
@@ -102,7 +103,7 @@ class Slice(SeqlenInfoQK):
                      padded_offset_k=cute.assume(one.k_sum + batch * one.k_sum_step, divby=tile_n),
                      seqlen_q=one.rows_q, seqlen_k=one.rows_k, m_block_offset=0, block_idx_offset=0, num_n_blocks=0,
                      has_cu_seqlens_q=True, has_cu_seqlens_k=True, has_seqused_q=True, has_seqused_k=True,
-                     batch=batch, row=one.q_row, left=one.left, right=one.right, group=one.group,
+                     batch=batch, row=one.q_row, left=None, right=one.right, group=one.group,
                      q_first=one.q_first, kv_first=one.kv_first, flags=one.flags)
 
     def kv_head(self, head):
@@ -164,21 +165,25 @@ def forward_mask(tile_m, tile_n, seqlen_info, window_size_left=None, window_size
 
 
 class EdgeMask(AttentionMask):
-    """Masks the tiles that an edge of the band or the end of the keys cuts; FA4's backward masks every tile."""
+    """Masks the tiles that an edge of the band or the end of the keys cuts. FA4's backward masks every tile: faster
+    where registers suffice."""
 
     @cute.jit
     def apply_mask(self, acc_S, batch_idx, head_idx, m_block, n_block, thr_mma, mask_seqlen, mask_causal, mask_local,
                    mask_mod, aux_data, fastdiv_mods):
         first = n_block * self.tile_n - m_block * self.tile_m - (self.seqlen_k - self.seqlen_q)  # column - row
-        beyond_right = first + self.tile_n - 1 > self.window_size_right
-        beyond_left = first - (self.tile_m - 1) < -self.window_size_left
-        if beyond_right or beyond_left or (n_block + 1) * self.tile_n > self.seqlen_k:
+        cut = first + self.tile_n - 1 > self.window_size_right or (n_block + 1) * self.tile_n > self.seqlen_k
+        if cutlass.const_expr(self.window_size_left is not None):
+            cut = cut or first - (self.tile_m - 1) < -self.window_size_left
+        if cut:
             AttentionMask.apply_mask(self, acc_S, batch_idx, head_idx, m_block, n_block, thr_mma, mask_seqlen,
                                      mask_causal, mask_local, mask_mod, aux_data, fastdiv_mods)
 
 
 def backward_mask(tile_m, tile_n, seqlen_info, window_size_left=None, window_size_right=None, **rest):
-    return EdgeMask(tile_m, tile_n, seqlen_info, seqlen_info.left, seqlen_info.right, **rest)
+    few_registers = Grid.dims[0] > 192 or (Grid.dims[0] == 128 and Grid.one is None)
+    kind = EdgeMask if few_registers else AttentionMask
+    return kind(tile_m, tile_n, seqlen_info, seqlen_info.left, seqlen_info.right, **rest)
 
 
 class Tma:

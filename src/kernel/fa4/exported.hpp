@@ -27,7 +27,7 @@ enum class Kind { forward, backward, direct, deterministic };
 /// A kernel of this build.
 struct Exported {
   const char* name;
-  bool one;  ///< takes one slice of every batch entry and no tables; its twin takes any
+  bool one;  ///< takes one slice of every batch entry, without a left bound, and no tables; its twin takes any
   Kind kind;
   DType dtype;
   int d, d_v;      ///< its tiles' widths
@@ -78,9 +78,10 @@ struct LaunchTables {
   std::int32_t grid_rows = 0;
 };
 
-/// A launch over one slice of every batch entry (class One in tools/fa4/slices.py), in that order.
+/// A launch over one slice of every batch entry, without a left bound (class One in tools/fa4/slices.py), in that
+/// order.
 struct OneSlice {
-  std::int32_t batches, blocks, rows_q, rows_k, left, right;
+  std::int32_t batches, blocks, rows_q, rows_k, right;
   std::int32_t q_row, k_row;
   std::int32_t q_sum, q_sum_step, k_sum, k_sum_step;
   std::int32_t group, q_first, kv_first, flags;

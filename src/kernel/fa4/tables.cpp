@@ -83,7 +83,7 @@ Tables make_tables(const Launch& launch, const LaunchFrame& frame) {
 std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& frame, std::int64_t batches) {
   if (launch.empty() || static_cast<std::int64_t>(launch.size()) != batches) return std::nullopt;
   const Piece& first = launch.front();
-  if (first.q_len == 0 || first.k_len == 0) return std::nullopt;
+  if (first.q_len == 0 || first.k_len == 0 || left_of(first) != kWidest) return std::nullopt;
   const Piece& second = launch[batches > 1 ? 1 : 0];
   const std::int64_t q_sum_step = second.q_sum - first.q_sum, k_sum_step = second.k_sum - first.k_sum;
   for (std::int64_t batch = 0; batch < batches; ++batch) {
@@ -98,7 +98,6 @@ std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& fr
                   .blocks = number(blocks_of(first, frame.blocks_of, frame.tile)),
                   .rows_q = number(first.q_len),
                   .rows_k = number(first.k_len),
-                  .left = number(left_of(first)),
                   .right = number(right_of(first)),
                   .q_row = number(first.q_begin),
                   .k_row = number(first.k_begin),

@@ -38,7 +38,7 @@ struct Tables {
 
 [[nodiscard]] Tables make_tables(const Launch& launch, const LaunchFrame& frame);
 
-/// The launch as one slice of each of `batches` entries, if it is that.
+/// The launch as one slice of each of `batches` entries without a left bound, if it is that.
 [[nodiscard]] std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& frame,
                                                    std::int64_t batches);
 

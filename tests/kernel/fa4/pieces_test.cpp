@@ -271,7 +271,6 @@ TEST(Fa4Pieces, EqualEntriesAreOneSlice) {
   EXPECT_EQ(one->blocks, 5) << "90 keys, of which 70 are seen";
   EXPECT_EQ(one->rows_q, 70);
   EXPECT_EQ(one->rows_k, 70);
-  EXPECT_EQ(one->left, 1 << 29);
   EXPECT_EQ(one->right, 0);
   EXPECT_EQ(one->q_sum_step, 128);
   EXPECT_EQ(one->k_sum_step, 80);
@@ -280,6 +279,8 @@ TEST(Fa4Pieces, EqualEntriesAreOneSlice) {
   EXPECT_EQ(one->kv_first, 1);
   EXPECT_EQ(one->flags, 3);
   EXPECT_FALSE(as_one_slice(work.launches.front(), frame, 4)) << "an entry has none";
+  work = backward_launches(mask_slices(parse_problem("b=3 s_q=70 h_q=2 d=8 mask=causal window=9,0")), 64, 16, false);
+  EXPECT_FALSE(as_one_slice(work.launches.front(), frame, 3)) << "a left bound";
   const auto nothing = forward_launches({}, 1, 70, true, true);
   EXPECT_FALSE(as_one_slice(nothing.front(), frame, 1)) << "rows without keys";
   problem = parse_problem("b=3 s_q=70 s_k=90 h_q=2 d=8 mask=causal lens_q=70,69,70 grad=1");
