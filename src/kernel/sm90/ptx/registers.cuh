@@ -75,6 +75,11 @@ __device__ __forceinline__ void store_shared(std::uint32_t to, int value) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
 
+/// Two floats to a shared address.
+__device__ __forceinline__ void store_shared(std::uint32_t to, float2 pair) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(pair.x), "f"(pair.y) : "memory");
+}
+
 /// Sixteen bytes of zeros to a shared address.
 __device__ __forceinline__ void store_zeros(std::uint32_t to) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
