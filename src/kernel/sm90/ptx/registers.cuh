@@ -24,8 +24,8 @@ __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }
 
-/// True in one lane of a whole warp. The compiler knows that it is one, and needs no loop over lanes for the copies
-/// that this lane starts.
+/// True in one lane of a whole warp, always the same one. The compiler knows that it is one, and needs no loop over
+/// lanes for the copies that this lane starts.
 __device__ __forceinline__ bool elect_lane() {
   std::uint32_t elected;
   asm volatile(

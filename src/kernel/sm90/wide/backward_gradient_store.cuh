@@ -24,7 +24,7 @@ class GradientStore {
 
   /// All is in memory when this returns.
   __device__ void finish() const {
-    if (thread_ % 32 == 0) ptx::bulk_wait<0>();
+    if (ptx::elect_lane()) ptx::bulk_wait<0>();
   }
 
   /// `empty`: the tile had no steps, and acc holds nothing.
@@ -66,7 +66,7 @@ class GradientStore {
     const int first_column = work.item.column * kColumns;
 #pragma unroll
     for (int column = 0; column < kColumns; column += 2 * kBoxColumns) {
-      if (lane == 0) ptx::bulk_wait_read<0>();
+      if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
       __syncwarp();
 #pragma unroll
       for (int g = column / 8; g < min(column + 2 * kBoxColumns, kColumns) / 8; ++g) {
@@ -80,7 +80,7 @@ class GradientStore {
       }
       ptx::fence_async_proxy();
       __syncwarp();
-      if (lane != 0) continue;
+      if (!ptx::elect_lane()) continue;
 #pragma unroll
       for (int box = 0; box < 2 && column + box * kBoxColumns < kColumns; ++box) {
         const ptx::Box4 at{first_column + column + box * kBoxColumns, first_row, head, work.cell.batch};

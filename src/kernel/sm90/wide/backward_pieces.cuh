@@ -33,13 +33,12 @@ class PieceWriter {
     row_ = static_cast<std::uint32_t>(lane % 16) * 128;
     swizzle_ = static_cast<std::uint32_t>(lane % 8);
     chunk_ = static_cast<std::uint32_t>(lane / 16);
-    leader_ = lane == 0;
   }
 
   /// Pieces of kPieces neighbouring key blocks. pairs[2·b + i]: columns 8·b + … of row i of the thread.
   template <class T>
   __device__ void write(const std::uint32_t* pairs, T* to) const {
-    if (leader_) ptx::bulk_wait_read<0>();
+    if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
     __syncwarp();
 #pragma unroll
     for (int b = 0; b < 8 * kPieces; b += 2) {
@@ -48,7 +47,7 @@ class PieceWriter {
     }
     ptx::fence_async_proxy();
     __syncwarp();
-    if (!leader_) return;
+    if (!ptx::elect_lane()) return;
 #pragma unroll
     for (int n = 0; n < kPieces; ++n) {
       ptx::bulk_store(to + n * kTileRows * kBlock, memory_ + n * kPieceBytes, kPieceBytes);
@@ -56,12 +55,11 @@ class PieceWriter {
     ptx::bulk_commit();
   }
   __device__ void finish() const {
-    if (leader_) ptx::bulk_wait<0>();
+    if (ptx::elect_lane()) ptx::bulk_wait<0>();
   }
 
  private:
   std::uint32_t memory_, row_, swizzle_, chunk_;
-  bool leader_;
 };
 
 }  // namespace rotunda::sm90::wide
