@@ -32,8 +32,10 @@ std::uint64_t stride_bytes(const TensorView& view, std::size_t axis) {
 template <std::size_t kRank>
 CUtensorMap encode(const TensorView& view, const std::array<std::uint64_t, kRank>& extent,
                    const std::array<std::uint64_t, kRank - 1>& stride, const std::array<std::uint32_t, kRank>& box) {
-  ROTUNDA_CHECK(view.dtype != DType::fp32 && !view.empty());
-  const auto type = view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  ROTUNDA_CHECK(!view.empty());
+  const auto type = view.dtype == DType::bf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                    : view.dtype == DType::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   std::array<std::uint32_t, kRank> every;
   every.fill(1);
   CUtensorMap map;
@@ -52,12 +54,20 @@ std::uint64_t extent(const TensorView& view, std::size_t axis) {
 }  // namespace
 
 CUtensorMap map_of_rows(const TensorView& view, int box_rows) {
+  const auto columns = static_cast<std::uint32_t>(kChunkBytes / size_of(view.dtype));
   return encode<4>(view, {extent(view, 3), extent(view, 1), extent(view, 2), extent(view, 0)},
                    {stride_bytes(view, 1), stride_bytes(view, 2), stride_bytes(view, 0)},
-                   {kChunk, static_cast<std::uint32_t>(box_rows), 1, 1});
+                   {columns, static_cast<std::uint32_t>(box_rows), 1, 1});
+}
+
+bool may_be_mapped(const TensorView& view) {
+  bool aligned = reinterpret_cast<std::uintptr_t>(view.data) % kMapAlignment == 0;
+  for (std::size_t axis = 0; axis < 3; ++axis) aligned &= stride_bytes(view, axis) % kMapAlignment == 0;
+  return aligned && !view.empty();
 }
 
 CUtensorMap map_of_chunks(const TensorView& view, int box_rows, int box_chunks) {
+  ROTUNDA_CHECK(view.dtype != DType::fp32);
   const std::uint64_t chunks = extent(view, 3) / kChunk;
   ROTUNDA_CHECK(chunks >= 1);
   return encode<5>(view, {kChunk, extent(view, 1), chunks, extent(view, 2), extent(view, 0)},

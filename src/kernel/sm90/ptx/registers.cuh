@@ -24,8 +24,8 @@ __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }
 
-/// True in one lane of a whole warp. The compiler knows that it is one, and needs no loop over lanes for the copies
-/// that this lane starts.
+/// True in one lane of a whole warp, always the same one. The compiler knows that it is one, and needs no loop over
+/// lanes for the copies that this lane starts.
 __device__ __forceinline__ bool elect_lane() {
   std::uint32_t elected;
   asm volatile(
@@ -73,6 +73,11 @@ __device__ __forceinline__ int load_shared(std::uint32_t from) {
 }
 __device__ __forceinline__ void store_shared(std::uint32_t to, int value) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+
+/// Two floats to a shared address.
+__device__ __forceinline__ void store_shared(std::uint32_t to, float2 pair) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(pair.x), "f"(pair.y) : "memory");
 }
 
 /// Sixteen bytes of zeros to a shared address.

@@ -52,6 +52,20 @@ __device__ __forceinline__ void tma_load_multicast(std::uint32_t to, const CUten
       : "memory");
 }
 
+/// From shared memory, in the calling thread's open group (bulk.cuh); what lies outside the tensor is not written.
+__device__ __forceinline__ void tma_store(const CUtensorMap* map, Box4 at, std::uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+               "r"(from), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w)
+               : "memory");
+}
+/// Likewise; fp32 elements are added to what is there, in L2.
+__device__ __forceinline__ void tma_add(const CUtensorMap* map, Box4 at, std::uint32_t from) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+      "r"(from), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w)
+      : "memory");
+}
+
 /// Brings a map to the copy engine's cache.
 __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -45,12 +45,16 @@ bool has_aligned_pairs(const TensorView& view) {
 }
 
 GradientOutput output(const TensorView& view, double scale, std::byte* scratch) {
-  return {.to = DeviceRows(view),
-          .scratch = reinterpret_cast<float*>(scratch),
-          .dim = static_cast<int>(view.dim()),
-          .narrow = is_narrow(view),
-          .aligned = has_aligned_pairs(view),
-          .scale = static_cast<float>(scale)};
+  GradientOutput out{.map = {},
+                     .mapped = !is_narrow(view) && may_be_mapped(view),
+                     .to = DeviceRows(view),
+                     .scratch = reinterpret_cast<float*>(scratch),
+                     .dim = static_cast<int>(view.dim()),
+                     .narrow = is_narrow(view),
+                     .aligned = has_aligned_pairs(view),
+                     .scale = static_cast<float>(scale)};
+  if (out.mapped) out.map = map_of_rows(view, kStoreRows);
+  return out;
 }
 
 ChunkHeads heads_of(const BackwardArgs& args, const BackwardPlan::Chunk& chunk, int kv_count) {

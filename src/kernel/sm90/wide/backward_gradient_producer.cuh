@@ -11,7 +11,9 @@ namespace rotunda::sm90::wide {
 template <int kColumns>
 struct GradientShape {
   static constexpr int kBoxes = (kColumns + 63) / 64;  ///< of B, the last one perhaps wider than what is used
-  using Layout = RingLayout<kBoxes, 0>;
+  /// Behind the stages: what a consumer warp stores at once, two boxes of it.
+  static constexpr std::uint32_t kBoxOfStore = kStoreRows * 128, kStorePerWarp = 2 * kBoxOfStore;
+  using Layout = RingLayout<kBoxes, kConsumers * 4 * static_cast<int>(kStorePerWarp)>;
 };
 
 /// Query heads of the chunk whose sums an item adds up.

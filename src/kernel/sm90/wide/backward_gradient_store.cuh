@@ -1,23 +1,39 @@
 // Gradient tiles from accumulators to memory.
 #pragma once
 
+#include "kernel/sm90/ptx/bulk.cuh"
 #include "kernel/sm90/ptx/global.cuh"
 #include "kernel/sm90/ptx/registers.cuh"
+#include "kernel/sm90/ptx/tma.cuh"
 #include "kernel/sm90/wide/backward_gradient_producer.cuh"
 
 namespace rotunda::sm90::wide {
 
-/// A thread's part of a tile: rows and columns as wgmma leaves them.
+/// A thread's part of a tile: rows and columns as wgmma leaves them. Whole fp32 tiles go through shared memory, from
+/// where the copy engine takes them while the next tile is worked on; all others straight to memory.
 template <class T, int kColumns>
 class GradientStore {
  public:
-  __device__ GradientStore(const float (&acc)[kColumns / 2], int warpgroup, int thread)
-      : acc_(acc), warpgroup_(warpgroup), thread_(thread) {}
+  /// `memory`: a shared address, kStorePerWarp bytes for each warp.
+  __device__ GradientStore(const float (&acc)[kColumns / 2], std::uint32_t memory, int warpgroup, int thread)
+      : acc_(acc),
+        memory_(memory +
+                static_cast<std::uint32_t>(4 * warpgroup + thread / 32) * GradientShape<kColumns>::kStorePerWarp),
+        warpgroup_(warpgroup),
+        thread_(thread) {}
+
+  /// All is in memory when this returns.
+  __device__ void finish() const {
+    if (ptx::elect_lane()) ptx::bulk_wait<0>();
+  }
 
   /// `empty`: the tile had no steps, and acc holds nothing.
   __device__ void tile(const GradientOutput& out, const GradientWork& work, int head, bool empty) const {
     const GradientItem& item = work.item;
     const GradientCell& cell = work.cell;
+    if (kColumns % kBoxColumns == 0 && out.mapped && !empty && cell.rows == kGradientRows) {
+      return store_boxes(out, work, head);
+    }
     const int first = item.column * kColumns + thread_ % 4 * 2;
     const bool whole = out.dim >= (item.column + 1) * kColumns;
 #pragma unroll
@@ -40,6 +56,41 @@ class GradientStore {
   }
 
  private:
+  static constexpr int kBoxColumns = 32;  ///< fp32, 128 bytes
+
+  /// The warp's 16 rows, two boxes of 32 columns at a time.
+  __device__ void store_boxes(const GradientOutput& out, const GradientWork& work, int head) const {
+    constexpr std::uint32_t kBox = GradientShape<kColumns>::kBoxOfStore;
+    const int lane = thread_ % 32, row = lane / 4, place = lane % 4;
+    const int first_row = work.cell.row + 64 * warpgroup_ + thread_ / 32 * kStoreRows;
+    const int first_column = work.item.column * kColumns;
+#pragma unroll
+    for (int column = 0; column < kColumns; column += 2 * kBoxColumns) {
+      if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
+      __syncwarp();
+#pragma unroll
+      for (int g = column / 8; g < min(column + 2 * kBoxColumns, kColumns) / 8; ++g) {
+        const int box = (g - column / 8) / 4, chunk = g % 4 * 2 + place / 2;  // chunks of 16 bytes, swizzled by the row
+        const std::uint32_t to = memory_ + box * kBox + row * 128 + ((chunk ^ row) << 4) + place % 2 * 8;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float x = acc_[4 * g + 2 * i] * out.scale, y = acc_[4 * g + 2 * i + 1] * out.scale;
+          ptx::store_shared(to + i * 8 * 128, float2{x, y});
+        }
+      }
+      ptx::fence_async_proxy();
+      __syncwarp();
+      if (!ptx::elect_lane()) continue;
+#pragma unroll
+      for (int box = 0; box < 2 && column + box * kBoxColumns < kColumns; ++box) {
+        const ptx::Box4 at{first_column + column + box * kBoxColumns, first_row, head, work.cell.batch};
+        work.cell.load != 0 ? ptx::tma_add(&out.map, at, memory_ + box * kBox)
+                            : ptx::tma_store(&out.map, at, memory_ + box * kBox);
+      }
+      ptx::bulk_commit();
+    }
+  }
+
   /// Where a row of this thread goes: sums of 16-bit gradients stay in scratch until no later chunk adds to them.
   struct Place {
     float* sum;
@@ -111,6 +162,7 @@ class GradientStore {
   }
 
   const float (&acc_)[kColumns / 2];
+  std::uint32_t memory_;
   int warpgroup_, thread_;
 };
 

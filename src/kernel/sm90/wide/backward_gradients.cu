@@ -4,6 +4,7 @@
 // kColumns columns, 64 rows for each consumer warpgroup; a step adds 64 of the summed axis. A (dS, or Pᵀ and dSᵀ read
 // along their columns) comes from the pools as it was written, B (K, Q or dout) by the copy engine, with zeros beyond
 // the head dim.
+#include "kernel/sm90/ptx/named_barrier.cuh"
 #include "kernel/sm90/ptx/wgmma.cuh"
 #include "kernel/sm90/wide/backward_gradient_producer.cuh"
 #include "kernel/sm90/wide/backward_gradient_store.cuh"
@@ -28,7 +29,7 @@ class Consumer {
   __device__ void run() {
     const int worker = static_cast<int>(blockIdx.x);
     const int end = ptx::uniform(p_.lists.item_first[worker + 1]);
-    const GradientStore<T, kColumns> store(acc_, warpgroup_, thread_);
+    const GradientStore<T, kColumns> store(acc_, base_ + Layout::kOwn, warpgroup_, thread_);
     GradientWork next(p_.lists, ptx::uniform(p_.lists.item_first[worker]), end);
     while (next.exists()) {
       const GradientWork work = next;
@@ -43,6 +44,7 @@ class Consumer {
         store.tile(work.item.gradient == Gradient::dk ? p_.dk : p_.dv, work, p_.heads.kv_first + work.item.head, !any);
       }
     }
+    store.finish();
   }
 
  private:
@@ -72,7 +74,10 @@ class Consumer {
         mine ? ptx::wgmma_wait<1>() : ptx::wgmma_wait<0>();
         ring_.release_previous(thread_);
       }
-      if (!mine) ring_.release(thread_);
+      if (!mine) {
+        ptx::named_barrier_sync(1 + warpgroup_, kWarpgroup);  // all of its warps know
+        ring_.release(thread_);
+      }
       pending = mine;
     }
     ptx::wgmma_wait<0>();

@@ -50,8 +50,12 @@ struct ScoreParams {
   int lag = 2;
 };
 
+constexpr int kStoreRows = 16;  ///< of a gradient tile: what a warp has of it
+
 /// A gradient: 16-bit or fp32, in the buffer of the caller or (partial sums) in scratch.
 struct GradientOutput {
+  CUtensorMap map;      ///< of `to` where it is fp32 and may be mapped: boxes of kStoreRows rows
+  bool mapped = false;  ///< whether there is one
   DeviceRows to;
   float* scratch = nullptr;  ///< [cell][row][dim], where 16-bit results are summed over chunks
   int dim = 0;

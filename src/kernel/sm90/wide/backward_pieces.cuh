@@ -12,7 +12,7 @@ namespace rotunda::sm90::wide {
 constexpr int kWarpRows = 16;
 /// What a warp stores at once: its rows of one key block.
 constexpr std::uint32_t kPieceBytes = kWarpRows * kBlock * 2;
-constexpr int kPieces = 2;  ///< of a warp: one is written while the other leaves
+constexpr int kPieces = 2;  ///< that leave together: what orders their writes costs as much as the writes
 
 /// The two values that a pair holds.
 template <class T>
@@ -33,34 +33,33 @@ class PieceWriter {
     row_ = static_cast<std::uint32_t>(lane % 16) * 128;
     swizzle_ = static_cast<std::uint32_t>(lane % 8);
     chunk_ = static_cast<std::uint32_t>(lane / 16);
-    leader_ = lane == 0;
   }
 
-  /// pairs[2·b + i]: columns 8·b + … of row i of the thread.
-  __device__ void write(const std::uint32_t* pairs, void* to) {
-    const std::uint32_t at = memory_ + (next_ ? kPieceBytes : 0);
-    next_ = !next_;
-    if (leader_) ptx::bulk_wait_read<kPieces - 1>();
+  /// Pieces of kPieces neighbouring key blocks. pairs[2·b + i]: columns 8·b + … of row i of the thread.
+  template <class T>
+  __device__ void write(const std::uint32_t* pairs, T* to) const {
+    if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 8; b += 2) {
+    for (int b = 0; b < 8 * kPieces; b += 2) {
       const std::uint32_t m[4] = {pairs[2 * b], pairs[2 * b + 1], pairs[2 * b + 2], pairs[2 * b + 3]};
-      ptx::store_matrices(at + row_ + (((chunk_ + b) ^ swizzle_) << 4), m);
+      ptx::store_matrices(memory_ + b / 8 * kPieceBytes + row_ + (((chunk_ + b % 8) ^ swizzle_) << 4), m);
     }
     ptx::fence_async_proxy();
     __syncwarp();
-    if (leader_) {
-      ptx::bulk_store(to, at, kPieceBytes);
-      ptx::bulk_commit();
+    if (!ptx::elect_lane()) return;
+#pragma unroll
+    for (int n = 0; n < kPieces; ++n) {
+      ptx::bulk_store(to + n * kTileRows * kBlock, memory_ + n * kPieceBytes, kPieceBytes);
     }
+    ptx::bulk_commit();
   }
   __device__ void finish() const {
-    if (leader_) ptx::bulk_wait<0>();
+    if (ptx::elect_lane()) ptx::bulk_wait<0>();
   }
 
  private:
   std::uint32_t memory_, row_, swizzle_, chunk_;
-  bool leader_, next_ = false;
 };
 
 }  // namespace rotunda::sm90::wide

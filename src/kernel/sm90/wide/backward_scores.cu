@@ -115,6 +115,7 @@ class Consumer {
     for (int t = 0; t * kBlock < dim; ++t) {
       ring_.wait_full();
       ptx::named_barrier_arrive_if(warpgroup_ == 0 && t == p_.lag - 1, kStaggerBarrier, kConsumers * kWarpgroup);
+      ptx::named_barrier_sync(kStaggerBarrier + 1 + warpgroup_, kWarpgroup);  // all of its warps have seen the stage
       ring_.release(thread_);
       ring_.advance();
     }
@@ -175,7 +176,10 @@ class Consumer {
           pairs_[2 * column + i] = ptx::pack<T>(p[0], p[1]);
         }
       }
-      writer_.write(&pairs_[16 * block], to + (first + block) * kTileRows * kBlock);
+      if (block % kPieces == kPieces - 1) {
+        const int begin = block + 1 - kPieces;
+        writer_.write(&pairs_[16 * begin], to + (first + begin) * kTileRows * kBlock);
+      }
     }
   }
 
@@ -197,7 +201,10 @@ class Consumer {
           pairs_[2 * column + i] = ptx::pack<T>(x, y);
         }
       }
-      writer_.write(&pairs_[16 * block], to + (first + block) * kTileRows * kBlock);
+      if (block % kPieces == kPieces - 1) {
+        const int begin = block + 1 - kPieces;
+        writer_.write(&pairs_[16 * begin], to + (first + begin) * kTileRows * kBlock);
+      }
     }
   }
 
