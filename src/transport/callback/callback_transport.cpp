@@ -12,6 +12,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// How long what a rank has sent before it went elsewhere may take to come.
+constexpr auto kElsewhere = std::chrono::seconds(2);
+
 /// How long a failure of the host program waits for its cause: a process that has ended is known to the rendezvous
 /// within this time.
 constexpr auto kGrace = std::chrono::milliseconds(500);
@@ -143,13 +146,20 @@ void CallbackTransport::wait_for(const Parcels& parcels, const char* action) {
     if (lacking == parcels.end()) break;
     const int peer = (*lacking)->peer;
     const auto error = courier_.error();
-    const bool left = rendezvous().has_left(peer);
+    const bool left = rendezvous().has_left(peer), elsewhere = rendezvous().waits_in_agreement(peer);
     if ((error || left) && grace == Clock::time_point::max()) grace = Clock::now() + kGrace;
+    if (elsewhere && grace == Clock::time_point::max()) grace = Clock::now() + kElsewhere;
     if (Clock::now() >= std::min(grace, deadline)) {
       const auto what = fmt::format("{} exchange {}", action, (*lacking)->id);
       if (error) fail_all(fmt::format("the exchange of rank {} failed: {}", rank(), *error));
       if (left) {
         fail_all(fmt::format("rank {} waits for rank {} {}, but rank {} has left the group", rank(), peer, what, peer));
+      }
+      if (elsewhere) {
+        fail_all(
+            fmt::format("rank {} waits for rank {} {}, but rank {} waits to agree on another problem: all ranks of a "
+                        "group have the same calls in the same order",
+                        rank(), peer, what, peer));
       }
       const int behind = rendezvous().slowest().first;
       const bool named = behind == peer || behind == rank();

@@ -450,6 +450,11 @@ bool Rendezvous::failed() const noexcept {
   return impl_->has_failed;
 }
 
+bool Rendezvous::waits_in_agreement(int other) const {
+  const std::scoped_lock lock(impl_->mutex);
+  return impl_->member(other).joined > impl_->member(rank()).joined;
+}
+
 bool Rendezvous::has_left(int rank) const {
   const std::scoped_lock lock(impl_->mutex);
   return impl_->member(rank).left;

@@ -49,6 +49,8 @@ class Rendezvous {
   /// from 0, and its result once it is complete.
   [[nodiscard]] std::int64_t join(const std::string& bytes);
   [[nodiscard]] std::optional<std::vector<std::string>> result(std::int64_t number);
+  /// Whether a rank is known to have joined an agreement that this one has not: it waits for this one.
+  [[nodiscard]] bool waits_in_agreement(int rank) const;
   /// The lowest rank that is not known to have joined an agreement.
   [[nodiscard]] int missing_in(std::int64_t number) const;
 
