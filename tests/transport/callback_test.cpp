@@ -97,25 +97,6 @@ TEST(Callback, WhatTheHostProgramThrowsReachesEverybody) {
   EXPECT_EQ(texts[0], "rank 1 failed: " + texts[1]);
 }
 
-TEST(Callback, ARankThatWantsToAgreeOnSomethingElseIsNamed) {
-  auto group = make_callback_group(3, {20s, {}, {}});
-  const Data data = flat(4);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto texts = texts_of(group, [&](Transport& t) {
-    (void)t.all_gather_text("the same");
-    if (t.rank() == 2) {
-      (void)t.all_gather_text("another");
-    } else {
-      t.post(0, {}, std::vector<Message>{{2, data.view}});
-      t.await(0);
-    }
-  });
-  for (const auto& text : texts) {
-    EXPECT_NE(text.find("but rank 2 waits to agree on another problem"), std::string::npos) << text;
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
-}
-
 TEST(Callback, AHostProgramThatDoesNotEndIsLeftToItself) {
   struct Deaf final : HostExchange {
     std::int64_t send(int, std::span<const std::byte>) override { return 0; }

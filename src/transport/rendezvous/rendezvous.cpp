@@ -479,6 +479,13 @@ void fail_group(Rendezvous& rendezvous, const std::string& reason) {
   throw Error(ErrorKind::transport, reason);
 }
 
+std::string elsewhere_text(const Rendezvous& rendezvous, int peer, const std::string& what) {
+  return fmt::format(
+      "rank {} waits for rank {} {}, but rank {} waits to agree on another problem: all ranks of a group have the same "
+      "calls in the same order",
+      rendezvous.rank(), peer, what, peer);
+}
+
 std::string late_text(const Rendezvous& rendezvous, int peer, const std::string& what) {
   return fmt::format("rank {} waited {} s for rank {} {}", rendezvous.rank(), seconds(rendezvous.timeout()), peer,
                      what);
