@@ -73,6 +73,7 @@ class ContextParallel:
             model.register_forward_hook(self._sum_loss, with_kwargs=True),
         ]
         self.batch = None
+        self._known_sharding = (None, None)
 
     def remove(self):
         """The model as it was."""
@@ -107,6 +108,15 @@ class ContextParallel:
                 gradient = parameter.grad
                 local = gradient.to_local() if hasattr(gradient, "to_local") else gradient  # a DTensor's part
                 dist.all_reduce(local, group=self.group.process_group)
+
+    def sharding_of(self, seqlen, cu_seqlens):
+        """The sharding of a batch; that of the last one where it was alike."""
+        key = (seqlen, None if cu_seqlens is None else tuple(cu_seqlens.tolist()))
+        if self._known_sharding[0] != key:
+            kind, chunk_size = self._shard
+            made = Sharding(seqlen, self.group, kind=kind, cu_seqlens=cu_seqlens, chunk_size=chunk_size)
+            self._known_sharding = (key, made)
+        return self._known_sharding[1]
 
     def _shard_inputs(self, model, args, kwargs):
         if args:
@@ -178,14 +188,12 @@ class _Batch:
     def __init__(self, owner, whole, kwargs):
         self.owner = owner
         self.size, seqlen = whole.shape[:2]
-        kind, chunk_size = owner._shard
         position_ids = kwargs.get("position_ids")
         self._visible = _visible_spans(kwargs.get("attention_mask"), seqlen)
         self._documents = _documents(position_ids, self.size)
         packed = self._documents is not None and self.size == 1 and self._visible is None
-        cu_seqlens = self._documents[0] if packed else None
         self.packed = packed
-        self.sharding = Sharding(seqlen, owner.group, kind=kind, cu_seqlens=cu_seqlens, chunk_size=chunk_size)
+        self.sharding = owner.sharding_of(seqlen, self._documents[0] if packed else None)
         if position_ids is None:
             self.position_ids = self.sharding.tokens().unsqueeze(0).to(whole.device)
         else:

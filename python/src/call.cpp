@@ -41,11 +41,10 @@ PlanOptions plan_options(const Options& options) {
   return result;
 }
 
-/// Where a run's memory and stream are.
-struct Place {
-  nb::handle workspace;
-  std::uintptr_t stream = 0;
-};
+/// A cudaStream_t as Python has it: a number.
+Stream stream_of(std::uintptr_t number) {
+  return {reinterpret_cast<void*>(number)};  // NOLINT(performance-no-int-to-ptr)
+}
 
 class Call {
  public:
@@ -62,6 +61,7 @@ class Call {
     attention_.reset();
   }
 
+  // NOLINTNEXTLINE(readability-function-size): the tensors of a pass are this many
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle sink, nb::handle out, nb::handle lse,
                nb::handle max_logit, nb::handle workspace, std::uintptr_t stream) {
     Tensors tensors;
@@ -72,10 +72,10 @@ class Call {
     tensors.max_logit = import_heads(max_logit, "max_logit");
     tensors.workspace = import_workspace(workspace);
   });
-  group_->run([&](Transport&) { attention_->forward(tensors, {reinterpret_cast<void*>(stream)}); });
+  group_->run([&](Transport&) { attention_->forward(tensors, stream_of(stream)); });
 }
 
-  // NOLINTNEXTLINE(readability-function-size): the tensors of a backward pass are this many
+  // NOLINTNEXTLINE(readability-function-size): as above
   void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle sink, nb::handle out, nb::handle lse,
                 nb::handle dout, nb::handle minus_dlse, nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink,
                 nb::handle workspace, std::uintptr_t stream) {
@@ -92,7 +92,7 @@ class Call {
     tensors.dsink = import_heads(dsink, "dsink");
     tensors.workspace = import_workspace(workspace);
 });
-group_->run([&](Transport&) { attention_->backward(tensors, {reinterpret_cast<void*>(stream)}); });
+group_->run([&](Transport&) { attention_->backward(tensors, stream_of(stream)); });
 }  // namespace
 
 [[nodiscard]] std::int64_t workspace_bytes() const {

@@ -13,8 +13,6 @@
 #include "rotunda/info.hpp"
 #include "shards.hpp"
 
-namespace nb = nanobind;
-
 NB_MODULE(_core, module) {
   namespace rp = rotunda::python;
   rp::bind_errors(module);

@@ -103,6 +103,20 @@ def run_ranks_that_differ(group):
     works(group)
 
 
+def test_a_known_problem_meets_a_new_one(pool):
+    pool.run(2, run_known_and_new)
+
+
+def run_known_and_new(group):
+    """One rank has a plan already, the other wants to agree on one: neither waits for the timeout."""
+    q = torch.randn(1, 8, 4, 16)
+    rotunda.attention(q, q, q, mask="causal", group=group)
+    torch.distributed.barrier(group)
+    other = {"mask": "causal", "window": (3, 0)} if torch.distributed.get_rank() == 1 else {"mask": "causal"}
+    expect(ConnectionError, "rank 1 waits to agree on another problem", q, q, q, group=group, **other)
+    works(group)
+
+
 def test_one_rank_fails_on_the_way_back(pool):
     pool.run(2, run_failing_backward)
 

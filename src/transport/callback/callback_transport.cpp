@@ -133,31 +133,44 @@ void CallbackTransport::await_sent(int id) {
   posted.sent = true;
 }
 
+std::optional<CallbackTransport::Reason> CallbackTransport::reason_to_give_up(const Parcel& lacking,
+                                                                              const char* action) const {
+  if (const auto error = courier_.error()) {
+    return Reason{fmt::format("the exchange of rank {} failed: {}", rank(), *error), kGrace};
+  }
+  if (!lacking.awaited) return std::nullopt;  // what the courier has not got to may be here already
+  const int peer = lacking.peer;
+  const auto what = fmt::format("{} exchange {}", action, lacking.id);
+  if (rendezvous().has_left(peer)) {
+    return Reason{fmt::format("rank {} waits for rank {} {}, but rank {} has left the group", rank(), peer, what, peer),
+                  kGrace};
+  }
+  if (rendezvous().waits_in_agreement(peer)) return Reason{elsewhere_text(rendezvous(), peer, what), kElsewhere};
+  return std::nullopt;
+}
+
+std::string CallbackTransport::late(const Parcel& lacking, const char* action) const {
+  const int behind = rendezvous().slowest().first;
+  const bool named = behind == lacking.peer || behind == rank();
+  return late_text(rendezvous(), lacking.peer, fmt::format("{} exchange {}", action, lacking.id)) +
+         (named ? "" : fmt::format("; rank {} is the furthest behind", behind));
+}
+
 void CallbackTransport::wait_for(const Parcels& parcels, const char* action) {
   const auto deadline = Clock::now() + options().timeout;
-  auto grace = Clock::time_point::max();  // since something went wrong whose cause may still come
   const auto next = [&] { return std::ranges::find_if(parcels, [](const auto& parcel) { return !parcel->done; }); };
+  std::optional<Clock::time_point> suspicious;  // since when there is a reason to give up before the deadline
   while (true) {
     check_group();
     const auto lacking = next();
     if (lacking == parcels.end()) break;
-    const int peer = (*lacking)->peer;
-    const auto error = courier_.error();
-    const bool left = rendezvous().has_left(peer);
-    if ((error || left) && grace == Clock::time_point::max()) grace = Clock::now() + kGrace;
-    if (Clock::now() >= std::min(grace, deadline)) {
-      const auto what = fmt::format("{} exchange {}", action, (*lacking)->id);
-      if (error) fail_all(fmt::format("the exchange of rank {} failed: {}", rank(), *error));
-      if (left) {
-        fail_all(fmt::format("rank {} waits for rank {} {}, but rank {} has left the group", rank(), peer, what, peer));
-      }
-      const int behind = rendezvous().slowest().first;
-      const bool named = behind == peer || behind == rank();
-      fail_all(late_text(rendezvous(), peer, what) +
-               (named ? "" : fmt::format("; rank {} is the furthest behind", behind)));
-    }
-    // Leaving is told to the rendezvous alone: look now and then.
-    const auto look = std::min({grace, deadline, Clock::now() + std::chrono::milliseconds(50)});
+    const auto reason = reason_to_give_up(**lacking, action);
+    if (!reason) suspicious.reset();
+    if (reason && !suspicious) suspicious = Clock::now();
+    const auto end = suspicious ? std::min(deadline, *suspicious + reason->grace) : deadline;
+    if (Clock::now() >= end) fail_all(reason ? reason->text : late(**lacking, action));
+    // Leaving and agreements are told to the rendezvous alone: look now and then.
+    const auto look = std::min(end, Clock::now() + std::chrono::milliseconds(50));
     courier_.wait([&] { return next() == parcels.end() || rendezvous().failed(); }, look);
   }
   for (const auto& parcel : parcels) {

@@ -5,6 +5,7 @@
 // awaited. So neither the host program nor its threads ever touch a tensor, and an error frees them at any moment.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -37,10 +38,19 @@ class CallbackTransport final : public process::ProcessEnd {
     bool sent = false, received = false;
   };
 
+  /// Why something that is waited for won't come, and how long it may still take where that is wrong.
+  struct Reason {
+    std::string text;
+    std::chrono::milliseconds grace;
+  };
+
   void stop() noexcept override { courier_.stop(); }
   void copy_own(std::span<const Message> sends, std::span<const Message> receives, int id);
   [[nodiscard]] Parcels parcels(int id, std::span<const Message> messages) const;
   Posted& find(int id);
+  [[nodiscard]] std::optional<Reason> reason_to_give_up(const Parcel& lacking, const char* action) const;
+  /// The sentence of a timeout.
+  [[nodiscard]] std::string late(const Parcel& lacking, const char* action) const;
   /// Returns when all parcels are done, or throws: after the timeout "rank 0 waited … for rank 1 `action` exchange 4".
   void wait_for(const Parcels& parcels, const char* action);
 

@@ -59,7 +59,9 @@ struct Courier::State {
       parcel->label_ticket = exchange->receive(parcel->peer, std::as_writable_bytes(std::span(parcel->label)));
     }
     for (const auto& parcel : errand.receives) {
+      parcel->awaited = true;
       exchange->wait(parcel->label_ticket);
+      parcel->awaited = false;
       parcel->difference = difference(*parcel);
       if (!parcel->difference.empty()) {
         finish(*parcel);

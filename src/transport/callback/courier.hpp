@@ -27,7 +27,8 @@ struct Parcel {
   std::string label;              ///< sent, or received
   HostBuffer bytes;               ///< all views, densely, one after the other
   std::int64_t label_ticket = 0, ticket = 0;
-  std::string difference;  ///< received: what the sides disagree about; then nothing else came
+  std::string difference;            ///< received: what the sides disagree about; then nothing else came
+  std::atomic<bool> awaited{false};  ///< received: the courier has nothing else to wait for before this
   std::atomic<bool> done{false};
 };
 

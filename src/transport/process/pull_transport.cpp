@@ -256,6 +256,7 @@ void PullTransport::pull(int from, const Offer& offer, Received& received) {
 
 void PullTransport::wait(const std::function<std::optional<Missing>()>& missing) {
   const auto deadline = Clock::now() + options().timeout;
+  auto elsewhere = Clock::time_point::max();  // when a peer that waits in an agreement has nothing more to say
   Patience patience;
   while (true) {
     check_group();
@@ -269,6 +270,10 @@ void PullTransport::wait(const std::function<std::optional<Missing>()>& missing)
       if (!lacking) return;
       fail_all(fmt::format("rank {} waits for rank {} {}, but rank {} has left the group", rank(), lacking->peer,
                            lacking->what, lacking->peer));
+    }
+    if (lacking->peer != rank() && rendezvous().waits_in_agreement(lacking->peer)) {
+      elsewhere = std::min(elsewhere, Clock::now() + kElsewhere);
+      if (Clock::now() >= elsewhere) fail_all(elsewhere_text(rendezvous(), lacking->peer, lacking->what));
     }
     if (Clock::now() >= deadline) fail_all(late_text(rendezvous(), lacking->peer, lacking->what));
     patience.wait();

@@ -450,6 +450,11 @@ bool Rendezvous::failed() const noexcept {
   return impl_->has_failed;
 }
 
+bool Rendezvous::waits_in_agreement(int other) const {
+  const std::scoped_lock lock(impl_->mutex);
+  return impl_->member(other).joined > impl_->member(rank()).joined;
+}
+
 bool Rendezvous::has_left(int rank) const {
   const std::scoped_lock lock(impl_->mutex);
   return impl_->member(rank).left;
@@ -472,6 +477,13 @@ void fail_group(Rendezvous& rendezvous, const std::string& reason) {
   check_failure(rendezvous);
   rendezvous.abort(reason);
   throw Error(ErrorKind::transport, reason);
+}
+
+std::string elsewhere_text(const Rendezvous& rendezvous, int peer, const std::string& what) {
+  return fmt::format(
+      "rank {} waits for rank {} {}, but rank {} waits to agree on another problem: all ranks of a group have the same "
+      "calls in the same order",
+      rendezvous.rank(), peer, what, peer);
 }
 
 std::string late_text(const Rendezvous& rendezvous, int peer, const std::string& what) {

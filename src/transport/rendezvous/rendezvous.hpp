@@ -49,6 +49,8 @@ class Rendezvous {
   /// from 0, and its result once it is complete.
   [[nodiscard]] std::int64_t join(const std::string& bytes);
   [[nodiscard]] std::optional<std::vector<std::string>> result(std::int64_t number);
+  /// Whether a rank is known to have joined an agreement that this one has not: it waits for this one.
+  [[nodiscard]] bool waits_in_agreement(int rank) const;
   /// The lowest rank that is not known to have joined an agreement.
   [[nodiscard]] int missing_in(std::int64_t number) const;
 
@@ -77,6 +79,10 @@ class Rendezvous {
 void check_failure(const Rendezvous& rendezvous);
 /// Makes `reason` the failure of this rank and throws it; an earlier failure is thrown instead.
 [[noreturn]] void fail_group(Rendezvous& rendezvous, const std::string& reason);
+/// How long what a peer has sent before it went into an agreement may take to come.
+inline constexpr std::chrono::seconds kElsewhere{2};
+/// The sentence for a peer that waits in an agreement while this rank waits for it.
+[[nodiscard]] std::string elsewhere_text(const Rendezvous& rendezvous, int peer, const std::string& what);
 /// "rank 0 waited 2 s for rank 1 to send exchange 4"
 [[nodiscard]] std::string late_text(const Rendezvous& rendezvous, int peer, const std::string& what);
 

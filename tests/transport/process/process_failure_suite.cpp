@@ -114,6 +114,25 @@ TEST_P(ProcessFailureSuite, ARankThatHasLeftIsNamedAtOnce) {
   EXPECT_ERROR(group[0]->await(0), ErrorKind::transport, "but rank 1 has left the group");
 }
 
+TEST_P(ProcessFailureSuite, ARankThatWantsToAgreeOnSomethingElseIsNamed) {
+  auto group = make_group(3, {20s, {}, {}});
+  const Data data = flat(4);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto texts = texts_of(group, [&](Transport& t) {
+    (void)t.all_gather_text("the same");
+    if (t.rank() == 2) {
+      (void)t.all_gather_text("another");
+    } else {
+      t.post(0, {}, std::vector<Message>{{2, data.view}});
+      t.await(0);
+    }
+  });
+  for (const auto& text : texts) {
+    EXPECT_NE(text.find("but rank 2 waits to agree on another problem"), std::string::npos) << text;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+}
+
 TEST_P(ProcessFailureSuite, FaultsEndTheOthers) {
   for (const Fault::Kind kind : {Fault::Kind::throws, Fault::Kind::stalls}) {
     for (const int after : {0, 1, 3}) {
