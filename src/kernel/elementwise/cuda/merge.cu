@@ -26,8 +26,9 @@ struct LogSum {
   Weights weights;
 };
 __device__ inline LogSum log_sum(double before, double partial) {
-  if (partial == -HUGE_VAL) return {before, {before == -HUGE_VAL ? -1.0F : 1.0F, -1.0F}};
-  if (before == -HUGE_VAL) return {partial, {-1.0F, 1.0F}};
+  const auto alone = [](double lse) { return lse == -HUGE_VAL ? -1.0F : isnan(lse) ? NAN : 1.0F; };
+  if (partial == -HUGE_VAL) return {before, {alone(before), -1.0F}};
+  if (before == -HUGE_VAL) return {partial, {-1.0F, alone(partial)}};
   const double ratio = exp(-fabs(before - partial));
   const auto less = static_cast<float>(ratio);
   const float more = 1.0F / (1.0F + less);
