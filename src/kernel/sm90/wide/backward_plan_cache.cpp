@@ -8,7 +8,7 @@
 namespace rotunda::sm90::wide {
 namespace {
 
-constexpr std::size_t kKept = 32;
+constexpr std::size_t kKept = 32, kBytesKept = 64 << 20;
 
 struct Entry {
   BackwardShape shape;
@@ -31,7 +31,12 @@ std::shared_ptr<const BackwardPlan> plan_of(const BackwardShape& shape) {
   auto plan = std::make_shared<const BackwardPlan>(plan_backward(shape));
   const std::lock_guard lock(mutex);
   recent.push_front({shape, plan});
-  if (recent.size() > kKept) recent.pop_back();
+  std::size_t plans = 0, bytes = 0;
+  const auto kept = [&](const Entry& entry) {
+    bytes += entry.plan->lists.size();
+    return ++plans == 1 || (plans <= kKept && bytes <= kBytesKept);
+  };
+  recent.erase(std::find_if_not(recent.begin(), recent.end(), kept), recent.end());
   return plan;
 }
 
