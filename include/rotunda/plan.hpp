@@ -24,7 +24,7 @@ struct PlanOptions {
   int head_groups = 0;                            ///< groups of KV heads that are pipelined; 0 chooses
   std::optional<ShardKind> shard;
   std::int64_t chunk_size = 0;  ///< balanced shards: tokens a chunk; 0 chooses
-  std::string shard_for;        ///< text of the problem that the shard is made for, where many share it; empty: this one
+  std::string shard_for;        ///< text of the problem that the shard is made for, if many share it; empty: this one
   std::string kernel;           ///< empty: auto (never reference)
   std::string transport;        ///< empty: auto
   std::string device;           ///< "cpu", "cuda", or empty: cuda where a kernel there serves the problem, else cpu
