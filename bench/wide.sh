@@ -20,17 +20,17 @@ mkdir -p "$(dirname "$out")"
 
 eight=0,1028,3100,7196,15696,18000,21096,27192,32768  # documents of 1,028 to 8,500 tokens
 problems=(
-  "s_q=16384 h_q=16 d=512 mask=none"
-  "s_q=16384 h_q=16 d=512 mask=causal"
-  "s_q=4096 h_q=16 d=512 mask=causal"
-  "b=2 s_q=16384 h_q=8 h_kv=4 d=512 mask=causal"
-  "s_q=16384 h_q=16 d=448 mask=causal"
-  "s_q=16384 h_q=16 d=384 mask=causal"
-  "s_q=16384 h_q=16 d=320 mask=causal"
-  "s_q=16384 h_q=16 d=264 mask=causal"
-  "s_q=16384 h_q=16 d=504 mask=causal"
-  "layout=thd cu_q=$eight h_q=16 d=512 mask=causal"
+  "s_q=16384 h_q=16 d=512 mask=none grad=1"
+  "s_q=16384 h_q=16 d=512 mask=causal grad=1"
+  "s_q=4096 h_q=16 d=512 mask=causal grad=1"
+  "b=2 s_q=16384 h_q=8 h_kv=4 d=512 mask=causal grad=1"
+  "s_q=16384 h_q=16 d=448 mask=causal grad=1"
+  "s_q=16384 h_q=16 d=384 mask=causal grad=1"
+  "s_q=16384 h_q=16 d=320 mask=causal grad=1"
+  "s_q=16384 h_q=16 d=264 mask=causal grad=1"
+  "s_q=16384 h_q=16 d=504 mask=causal grad=1"
+  "layout=thd cu_q=$eight h_q=16 d=512 mask=causal grad=1"
 )
 for problem in "${problems[@]}"; do
-  "$rotunda" bench --device cuda --kernel sm90 --problem "$problem" --repeat 20 --json "$out" "${extra[@]}"
+  "$rotunda" bench --device cuda --ranks 1 --devices 0 --kernel sm90 --problem "$problem" --repeat 20 --json "$out" "${extra[@]}"
 done
