@@ -65,8 +65,9 @@ TEST(Selection, TakesTheShardOfAnotherProblem) {
 
 TEST(Selection, RefusesWithEveryReason) {
   PlanOptions options;
-  options.kernel = "fa4";
-  expect_refused(options, ErrorKind::unsupported, "fa4");  // not in this build, or no device for it
+  options.device = "cpu";
+  options.kernel = "fa4";  // not in this build, or not for CPUs
+  expect_refused(options, ErrorKind::unsupported, "fa4");
   options.kernel = "fastest";
   expect_refused(options, ErrorKind::bad_input, "cpu, reference");
   options = {};
