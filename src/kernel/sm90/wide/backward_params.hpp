@@ -47,7 +47,7 @@ struct ScoreParams {
   DeviceRows lse, delta;  ///< fp32
   int d, d_v;
   float scale;
-  int lag = 2;
+  int lag = 2;  ///< stages that the second consumer warpgroup is behind the first: 1 to 3
 };
 
 constexpr int kStoreRows = 16;  ///< of a gradient tile: what a warp has of it
