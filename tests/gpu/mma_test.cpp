@@ -1,5 +1,5 @@
 // The mma kernel on every shape that is compiled: the shared suite as devices with less shared memory would run it,
-// all head dims, the state's low part, and bits.
+// all head dims, and bits.
 #include "kernel/mma/mma_kernel.hpp"
 
 #include <fmt/format.h>
