@@ -247,10 +247,9 @@ class KernelDriver {
 
 /// Every tensor is within the bar of float64. Where heads share keys, a kernel of 16-bit partial results rounds each of
 /// them before the sum: one rounding more than naive has, and the bar says so (docs/accuracy.md).
-inline void expect_right(const KernelDriver& driver, const OracleResult& want, double bar = 2) {
+inline void expect_right(const KernelDriver& driver, const OracleResult& want) {
   const bool partials = !driver.kernel().capabilities().accumulates && driver.problem().h_q > driver.problem().h_kv;
   for (Grade one : grade(driver.problem(), want, driver.tensors())) {
-    one.bar = bar;
     if (partials && (one.tensor == "dk" || one.tensor == "dv")) one.bar = 3;
     EXPECT_TRUE(one.passed()) << one.tensor << ": ratio " << one.ratio << " (at most " << one.bar << "), error "
                               << one.error << ", naive error " << one.naive_error << ", misplaced " << one.misplaced;

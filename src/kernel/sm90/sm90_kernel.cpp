@@ -17,7 +17,11 @@ class Sm90Kernel final : public Kernel {
  public:
   [[nodiscard]] std::string name() const override { return "sm90"; }
   [[nodiscard]] KernelCapabilities capabilities() const override {
-    return {.confines_nan = false, .narrow_gradients = true, .alignment = kMapAlignment, .device = Device::Kind::cuda};
+    return {.confines_nan = false,
+            .confines_documents = false,
+            .narrow_gradients = true,
+            .alignment = kMapAlignment,
+            .device = Device::Kind::cuda};
   }
   [[nodiscard]] std::string description() const override {
     return fmt::format("wgmma and TMA on Hopper, head dims {} to {}", wide::kLeastHeadDim, wide::kMostHeadDim);

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::setmaxnreg_dec<kLoaderRegisters>();
     if (warp == 0 && lane == 0) KeyLoader<S, kChunks>(call, maps, memory).run();
     if (warp == 1 && lane == 0) load_queries<S, kChunks>(call, maps, memory);
-    if (warp == 2 && lane == 0) Scheduler<S>(call, memory).run();
+    if (warp == 2 && lane == 0) Scheduler<S>(call, maps, memory).run();
     if (warp == 3) sweep_values<S, kChunks>(memory);
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();

@@ -6,6 +6,8 @@
 
 #include "kernel/sm90/ptx/cluster.cuh"
 #include "kernel/sm90/ptx/mbarrier.cuh"
+#include "kernel/sm90/ptx/tma.cuh"
+#include "kernel/sm90/tensor_map.hpp"
 #include "kernel/sm90/wide/segment.cuh"
 #include "kernel/sm90/wide/shape.cuh"
 
@@ -14,8 +16,8 @@ namespace rotunda::sm90::wide {
 template <class S>
 class Scheduler {
  public:
-  __device__ Scheduler(const ForwardCall& call, std::uint8_t* memory)
-      : call_(call), memory_(memory), base_(ptx::shared_address(memory)), rank_(ptx::cluster_rank()) {}
+  __device__ Scheduler(const ForwardCall& call, const ForwardMaps& maps, std::uint8_t* memory)
+      : call_(call), maps_(maps), memory_(memory), base_(ptx::shared_address(memory)), rank_(ptx::cluster_rank()) {}
 
   __device__ void run() {
     ptx::wait_for_prerequisites();
@@ -65,6 +67,7 @@ class Scheduler {
       tile.row_and_flags = block.row | parity | (added == 0 ? Tile::kFirst : 0) | (added < 2 ? Tile::kFirstPair : 0) |
                            (added >= block.tiles - 2 ? Tile::kLastPair : 0) |
                            (added == block.tiles - 1 ? Tile::kLast : 0) | (whole(tile) ? Tile::kWhole : 0);
+      if (tile.keys > 0) prefetch(tile);
       put(tile);
       ++added;
     };
@@ -84,6 +87,16 @@ class Scheduler {
     while (added < block.tiles) add({.key = call_.key_rows});  // beyond the buffer: zeros, not read from memory
   }
 
+  /// Asks L2 for a part of the tile, by the cluster's number: neighbours, which are at about the same keys, ask for
+  /// others.
+  __device__ void prefetch(const Tile& tile) const {
+    const int share = static_cast<int>(blockIdx.x) / kCluster % kValueSlabs, rank = static_cast<int>(rank_);
+    const int key = tile.key + kTileKeys / kCluster * rank;
+    const int value = tile.key + kSlabKeys * share + kSlabKeys / kCluster * rank;
+    if (share < S::kChunkCount) ptx::tma_prefetch(&maps_.k, ptx::Box4{kChunk * share, key, tile.kv_head, tile.batch});
+    ptx::tma_prefetch(&maps_.v_chunks, ptx::Box5{0, value, 0, tile.kv_head, tile.batch});
+  }
+
   /// Whether all rows of this CTA see all keys of the tile.
   __device__ bool whole(const Tile& tile) const {
     const int first = static_cast<int>(rank_) * kRows, last = first + kRows - 1;
@@ -101,6 +114,7 @@ class Scheduler {
   }
 
   const ForwardCall& call_;
+  const ForwardMaps& maps_;
   std::uint8_t* memory_;
   std::uint32_t base_, rank_;
   int put_ = 0;  ///< tiles so far

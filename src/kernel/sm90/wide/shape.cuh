@@ -75,6 +75,7 @@ template <int kChunks>
 struct Shape {
   /// No more than a tile's slabs of V: a barrier of a slab is armed anew only after its tile has been used.
   static constexpr int kStages = kValueSlabs;
+  static constexpr int kChunkCount = kChunks;
   static constexpr int kStageBytes = kTileKeys * 128;
   static constexpr int kValueSlabBytes = kSlabKeys * kChunks * 128;
   static constexpr int kQueryChunkBytes = kRows * 128;
