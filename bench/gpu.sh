@@ -29,7 +29,7 @@ bench() {
   "$rotunda" bench --device cuda --problem "$1 grad=1" --repeat 20 --json "$out" "${@:2}" "${extra[@]}"
 }
 on_one() { bench "$1" --ranks 1 --devices 0 "${@:2}"; }
-on_two() { bench "$1" --ranks 2 --devices 0,1 --baseline ideal_same_kernel "${@:2}"; }
+on_two() { bench "$1" --ranks 2 --devices 0,1 --baseline "${baselines:-ideal_same_kernel}" "${@:2}"; }
 
 eight=0,1028,3100,7196,15696,18000,21096,27192,32768  # documents of 1,028 to 8,500 tokens
 long=0,25316,26344,27372,28400,29428,30456,31484,32768  # one of 25,316 and seven short ones
@@ -43,7 +43,7 @@ case $topic in
       for schedule in p2p all_gather; do on_two "$problem" --kernel cudnn --schedule $schedule; done
     done
     for problem in "${dense[@]}"; do
-      on_two "$problem" --kernel cudnn --schedule a2a --baseline ideal_same_kernel,torch_cp --python python3
+      baselines=ideal_same_kernel,torch_cp on_two "$problem" --kernel cudnn --schedule a2a --python python3
     done
     on_two "${packed[0]}" --kernel cudnn --schedule a2a
     ;;
