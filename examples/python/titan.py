@@ -108,7 +108,7 @@ def main():
         tokens = (torch.randint(0, 256, (2, 1), generator=draw) + torch.arange(256)) % 256
         labels = sharding.shard(rotunda.shift_labels(tokens)).to(device)
         logits = model(sharding.shard(tokens).to(device), positions)
-        # The mean over this rank's tokens; FSDP makes the mean over ranks of it, so parts of equal size are the whole's.
+        # The mean over this rank's tokens, of which FSDP makes the mean over ranks: the whole's, as all have equally many.
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         loss.backward()
         optimizer.step()

@@ -61,26 +61,26 @@ def attention(
     chunk: rows see only keys of their own chunk of this many.
     slices: any mask, as an int64 tensor [n, 9] of batch, q_begin, q_len, k_begin, k_len, q_pos, k_pos, left, right
         (docs/problem.md); 2^63 - 1 is no bound.
-    cu_seqlens_q, cu_seqlens_k: offsets of packed sequences (thd), as lists or tensors; a tensor on a CUDA device costs a
-        synchronisation when it is new or has been written to.
+    cu_seqlens_q, cu_seqlens_k: offsets of packed sequences (thd), as lists or tensors; a tensor on a CUDA device costs
+        a synchronisation when it is new or has been written to.
     seqused_q, seqused_k: visible length of each sequence or batch entry; what is beyond is padding.
-    seqlen_q, seqlen_k: rows of the whole sequence (not thd). Default: this rank's rows times the ranks, and seqlen_q for
-        seqlen_k where that is given.
+    seqlen_q, seqlen_k: rows of the whole sequence (not thd). Default: this rank's rows times the ranks, and seqlen_q
+        for seqlen_k where that is given.
     scale: of the scores before the softmax. Default: 1/sqrt(d).
-    sink: a learnable logit a query head [h_q], or "zero" for one more logit of 0. Its gradient is this rank's rows' part,
-        to be summed over the group like that of any parameter.
-    group: a ProcessGroup, DeviceMesh, pair of groups (a2a, p2p), rotunda.Group, or "self" (this process alone). Default:
-        the default group of torch.distributed, or "self" where there is none.
-    shard: "dual_chunk" (zigzag, the default), "dual_chunk_doc", "contiguous", "striped", "balanced" (with chunk_size), or
-        a rotunda.Sharding, which brings its group, lengths and offsets too.
+    sink: a learnable logit a query head [h_q], or "zero" for one more logit of 0. Its gradient is this rank's rows'
+        part, to be summed over the group like that of any parameter.
+    group: a ProcessGroup, DeviceMesh, pair of groups (a2a, p2p), rotunda.Group, or "self" (this process alone).
+        Default: the default group of torch.distributed, or "self" where there is none.
+    shard: "dual_chunk" (zigzag, the default), "dual_chunk_doc", "contiguous", "striped", "balanced" (with chunk_size),
+        or a rotunda.Sharding, which brings its group, lengths and offsets too.
     schedule, backward_schedule: "auto", "p2p", "all_gather", "a2a", "a2a_p2p" (with inner: ranks of an a2a group).
     kernel: "auto" or a name of rotunda.components().
     deterministic: the same bits every time.
     return_lse: also the log-sum-exp of every row, float32 [b, h_q, s] or [h_q, t], which may be differentiated.
     return_max_logit: also the greatest logit of each head over the whole group, float32 [h_q].
 
-    Returns out, or a tuple of what was asked for. Known and refused: dropout_p, attn_mask (a bias), alibi_slopes, softcap,
-    float8, and double backward.
+    Returns out, or a tuple of what was asked for. Known and refused: dropout_p, attn_mask (a bias), alibi_slopes,
+    softcap, float8, and double backward.
     """
     balance_window = None
     if isinstance(shard, Sharding):

@@ -21,8 +21,8 @@ class Group:
     """The ranks of a context-parallel group.
 
     group: a ProcessGroup, a DeviceMesh of one or two dimensions, or a pair of process groups (inner, outer) as Megatron
-        passes them for a2a+p2p; "self" is this process alone, and None the default group of torch.distributed, or "self"
-        where there is none.
+        passes them for a2a+p2p; "self" is this process alone, and None the default group of torch.distributed, or
+        "self" where there is none.
     inner: for a2a_p2p, ranks of an a2a group (consecutive ranks of the group). A pair or a mesh says it itself.
     transport: "auto"; on CUDA devices "ipc" (one host) or "nccl"; on CPUs "callback" (torch.distributed, gloo).
     timeout: seconds after which a silent peer is an error (default: ROTUNDA_TIMEOUT, or 60).
@@ -143,7 +143,7 @@ class _End:
         return found
 
     def workspace(self, size):
-        """Memory for one run. On CPUs it is kept, since fresh pages cost more than the run; CUDA's allocator keeps it."""
+        """Memory for one run. On CPUs it is kept, since fresh pages cost time; CUDA's allocator keeps its own."""
         if size == 0:
             return None
         elements = (size + 3) // 4
@@ -207,8 +207,8 @@ def _join(inner, outer):
         return dist.group.WORLD, len(mine[0])
     if len({known for _, known in everyone}) > 1 or ranks != sorted(ranks):
         raise ValueError(
-            f"the groups of ranks {ranks} can't be joined here: make the group of all of them yourself, a2a ranks next to "
-            f"each other, and pass rotunda.Group(that, inner={len(mine[0])})"
+            f"the groups of ranks {ranks} can't be joined here: make the group of all of them yourself, a2a ranks next "
+            f"to each other, and pass rotunda.Group(that, inner={len(mine[0])})"
         )
     return dist.new_group(ranks, use_local_synchronization=True, group_desc="rotunda a2a_p2p"), len(mine[0])
 

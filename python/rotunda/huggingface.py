@@ -36,8 +36,8 @@ def context_parallel(
 ):
     """Makes a model of transformers work on sequences that are split over the ranks of a group.
 
-    Every rank calls the model with the same, whole batch (input_ids or inputs_embeds, and what goes with them); what comes
-    out are this rank's rows, and the whole batch's loss. Padding (attention_mask of 0 and 1) and packed documents
+    Every rank calls the model with the same, whole batch (input_ids or inputs_embeds, and what goes with them); what
+    comes out are this rank's rows, and the whole batch's loss. Padding (attention_mask of 0 and 1) and packed documents
     (position_ids that begin again at 0) are understood. Returns a ContextParallel; its remove() undoes all of it.
 
     shard, chunk_size: who owns which tokens (rotunda.Sharding).
@@ -333,6 +333,7 @@ def _register():
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
-        raise ImportError("rotunda.context_parallel needs transformers 4.56 or later: pip install transformers") from error
+        text = "rotunda.context_parallel needs transformers 4.56 or later: pip install transformers"
+        raise ImportError(text) from error
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, _make_layer_mask)

@@ -75,7 +75,7 @@ _remembered = WeakIdKeyDictionary()
 
 
 def _numbers(tensor):
-    """The values of a list. Those on a device cost a synchronisation, the first time that this tensor comes with them."""
+    """The values of a list. Those on a device cost a synchronisation, the first time that this tensor brings them."""
     if tensor is None:
         return None
     return tuple(tensor.tolist()) if tensor.device.type == "cpu" else remember(tensor)

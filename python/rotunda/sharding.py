@@ -62,16 +62,20 @@ class Sharding:
     def shard(self, tensor, dim=1):
         """This rank's rows of a whole tensor. Its gradient is zero in the rows of others."""
         if tensor.shape[dim] != self.seqlen:
-            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has {tensor.shape[dim]} rows in axis {dim}; the "
-                             f"sharding is of {self.seqlen}")
+            raise ValueError(
+                f"a tensor of shape {tuple(tensor.shape)} has {tensor.shape[dim]} rows in axis {dim}; the sharding is "
+                f"of {self.seqlen}"
+            )
         return tensor.index_select(dim, self.tokens().to(tensor.device))
 
     def unshard(self, tensor, dim=1):
         """The whole tensor from all ranks' rows (collective). Differentiable for what every rank does with the whole
         alike: the gradient of this rank's rows is taken from its own."""
         if tensor.shape[dim] != self.rows:
-            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has {tensor.shape[dim]} rows in axis {dim}; rank "
-                             f"{self.group.rank} owns {self.rows}")
+            raise ValueError(
+                f"a tensor of shape {tuple(tensor.shape)} has {tensor.shape[dim]} rows in axis {dim}; rank "
+                f"{self.group.rank} owns {self.rows}"
+            )
         return _Unshard.apply(tensor, self, dim % tensor.dim())
 
 
@@ -102,7 +106,8 @@ class _Unshard(torch.autograd.Function):
 
 def shard(tensor, *, dim=1, group=None, kind="dual_chunk", cu_seqlens=None, chunk_size=0):
     """This rank's rows of a tensor that every rank has whole. For several tensors make one Sharding."""
-    return Sharding(tensor.shape[dim], group, kind=kind, cu_seqlens=cu_seqlens, chunk_size=chunk_size).shard(tensor, dim)
+    sharding = Sharding(tensor.shape[dim], group, kind=kind, cu_seqlens=cu_seqlens, chunk_size=chunk_size)
+    return sharding.shard(tensor, dim)
 
 
 def unshard(tensor, seqlen, *, dim=1, group=None, kind="dual_chunk", cu_seqlens=None, chunk_size=0):

@@ -1,4 +1,4 @@
-"""Four processes for the whole session, joined by gloo: tests send them functions, and none starts a process of its own.
+"""Four processes for the whole session, joined by gloo: tests send them functions, and none starts its own.
 
 A case is a function case(group, …) that every rank of the group runs; its group has the number of ranks that the test
 asks for. What a rank raises is the test's failure, with its traceback.

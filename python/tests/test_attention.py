@@ -39,7 +39,9 @@ CHUNK = reference.band(48, 48, right=0) & (torch.arange(48)[:, None] // 10 == to
 PADDED = torch.stack([reference.band(48, 48, right=0)[0], reference.band(48, 48, right=0)[0]])
 PADDED[1, 31:] = False
 PADDED[1, :, 31:] = False
-SLICES = torch.tensor([[0, 0, 20, 0, 20, 0, 0, 2**63 - 1, 0], [0, 20, 20, 8, 40, 0, 0, 5, 9], [1, 3, 40, 0, 48, 3, 0, 9, 9]])
+SLICES = torch.tensor(
+    [[0, 0, 20, 0, 20, 0, 0, 2**63 - 1, 0], [0, 20, 20, 8, 40, 0, 0, 5, 9], [1, 3, 40, 0, 48, 3, 0, 9, 9]]
+)
 SLICED = torch.zeros(2, 48, 48, dtype=torch.bool)
 SLICED[0, :20, :20] = reference.band(20, 20, right=0)[0]
 SLICED[0, 20:40, 8:] = reference.band(20, 40, left=5, right=9)[0]

@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 
 def gemma(layers=4):
-    """Sliding layers with head_dim 256, global ones with 512, grouped queries: Gemma 4's hybrid, with random weights."""
+    """Sliding layers with head_dim 256, global ones with 512, grouped queries: Gemma 4's hybrid, weights random."""
     torch.manual_seed(0)
     config = transformers.Gemma4TextConfig(
         vocab_size=128,

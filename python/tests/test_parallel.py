@@ -68,7 +68,8 @@ def run_tensor_parallel(_):
     model = llama()
     ids = batches()[0]
     _, want = loss_and_gradients(copy.deepcopy(model), input_ids=ids, labels=ids)
-    attention = {f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"} | {"self_attn.o_proj": RowwiseParallel()}
+    attention = {f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
+    attention["self_attn.o_proj"] = RowwiseParallel()
     mlp = {"mlp.gate_proj": ColwiseParallel(), "mlp.up_proj": ColwiseParallel(), "mlp.down_proj": RowwiseParallel()}
     for layer in model.model.layers:
         parallelize_module(layer, mesh["tp"], attention | mlp)

@@ -52,7 +52,8 @@ def test_compile_with_groups_as_they_come(pool):
 def run_compile_groups(group):
     sharding = rotunda.Sharding(32, group)
     q = sharding.shard(torch.randn(1, 32, 4, 16))
-    for keywords in ({"group": group}, {"group": None}, {"shard": sharding}, {"group": rotunda.Group(group, timeout=9)}):
+    groups = [{"group": each} for each in (group, None, rotunda.Group(group, timeout=9))]
+    for keywords in (*groups, {"shard": sharding}):
         want = rotunda.attention(q, q, q, mask="causal", **keywords)
 
         @torch.compile(fullgraph=True, backend="eager")
