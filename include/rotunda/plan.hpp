@@ -48,6 +48,7 @@ struct Machine {
   double bytes_per_second = 4e9;   ///< of a rank's link, each way
   double seconds_per_message = 5e-6;
   bool overlaps = false;  ///< exchanges run beside attention; on CPUs the same cores copy
+  double memory_bytes_per_second = 1e10;
 };
 
 /// One rank's plan. Immutable, shareable between threads.

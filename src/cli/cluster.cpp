@@ -13,11 +13,14 @@ namespace {
 
 using nlohmann::json;
 
+/// Of a GPU, where a file says nothing: bytes a second.
+constexpr double kDeviceMemory = 3e12;
+
 /// Round figures for orientation; a file with measured ones is better.
 const std::vector<Machine>& known() {
   static const std::vector<Machine> machines{
-      {"cpu", 5e10, 4e9, 5e-6, false},
-      {"h200_nvlink", 6e14, 3.4e11, 1e-5, true},
+      {"cpu", 5e10, 4e9, 5e-6, false, 1e10},
+      {"h200_nvlink", 6e14, 3.4e11, 1e-5, true, 3.5e12},
   };
   return machines;
 }
@@ -34,8 +37,8 @@ double positive(const json& object, const char* key, const std::string& file) {
 Machine from_file(const std::string& file) {
   const json object = json::parse(read_text(file), nullptr, false);
   if (!object.is_object()) fail(ErrorKind::bad_input, "{} holds no JSON object that describes a cluster", file);
-  static const std::vector<std::string> keys{"name", "flops_per_second", "bytes_per_second", "seconds_per_message",
-                                             "overlaps"};
+  static const std::vector<std::string> keys{
+      "name", "flops_per_second", "bytes_per_second", "seconds_per_message", "overlaps", "memory_bytes_per_second"};
   for (const auto& [key, value] : object.items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       fail(ErrorKind::bad_input, "{}: unknown key {}, allowed are {}{}", file, key, fmt::join(keys, ", "),
@@ -52,6 +55,10 @@ Machine from_file(const std::string& file) {
       fail(ErrorKind::bad_input, "{}: overlaps is {}, allowed are true and false", file, object["overlaps"].dump());
     }
     machine.overlaps = object["overlaps"].get<bool>();
+  }
+  machine.memory_bytes_per_second = machine.overlaps ? kDeviceMemory : Machine{}.memory_bytes_per_second;
+  if (object.contains("memory_bytes_per_second")) {
+    machine.memory_bytes_per_second = positive(object, "memory_bytes_per_second", file);
   }
   return machine;
 }
@@ -74,7 +81,7 @@ Machine find_cluster(const std::string& name_or_file) {
 const char* cluster_help() {
   return "Predict times too: cpu, h200_nvlink, or a JSON file {\"name\", \"flops_per_second\" (of a rank's attention), "
          "\"bytes_per_second\" (of a rank's link, each way), \"seconds_per_message\", \"overlaps\" (false: "
-         "exchanges take the time of attention, as on CPUs)}";
+         "exchanges take the time of attention, as on CPUs), \"memory_bytes_per_second\" (for sums and conversions)}";
 }
 
 }  // namespace rotunda::cli

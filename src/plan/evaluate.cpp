@@ -18,6 +18,8 @@ void raise(Cost& to, const Cost& from) {
   to.bytes_received = std::max(to.bytes_received, from.bytes_received);
   to.messages = std::max(to.messages, from.messages);
   to.exposed_bytes = std::max(to.exposed_bytes, from.exposed_bytes);
+  to.exposed_messages = std::max(to.exposed_messages, from.exposed_messages);
+  to.memory_bytes = std::max(to.memory_bytes, from.memory_bytes);
   to.workspace_bytes = std::max(to.workspace_bytes, from.workspace_bytes);
 }
 
@@ -31,8 +33,9 @@ double seconds(const Cost& cost, const Machine& machine) {
   const auto exposed = static_cast<double>(machine.overlaps ? cost.exposed_bytes : cost.bytes_received);
   const double hidden = static_cast<double>(cost.bytes_received) - exposed;
   const double excess = std::max(0.0, hidden / machine.bytes_per_second - compute);
-  return compute + exposed / machine.bytes_per_second + excess +
-         static_cast<double>(cost.messages) * machine.seconds_per_message;
+  const auto messages = static_cast<double>(machine.overlaps ? cost.exposed_messages : cost.messages);
+  return compute + exposed / machine.bytes_per_second + excess + messages * machine.seconds_per_message +
+         static_cast<double>(cost.memory_bytes) / machine.memory_bytes_per_second;
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ std::optional<std::string> refuse_calls(const Problem& problem, const Shard& sha
 /// Round figures, good enough to choose by.
 Machine machine_of(const Device& device) {
   if (!device.is_cuda()) return Machine{};
-  return {"cuda", 5e14, 3e11, 1.5e-5, true};
+  return {"cuda", 5e14, 3e11, 1.5e-5, true, 3e12};
 }
 
 /// What the kernel makes of the schedules on one shard, each direction of each worked out once.

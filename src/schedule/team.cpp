@@ -9,13 +9,10 @@
 namespace rotunda {
 namespace {
 
-/// Head groups that a pipelined schedule uses unless told otherwise, for so many KV heads of the busiest member: as few
-/// as let a group fill a machine. The first and the last are half as large as the others where that can be: nothing
-/// hides the first fetch and the last delivery.
-int default_head_groups(int heads) {
-  constexpr int kMostInside = 3;
-  return heads < 4 ? heads : 2 + std::clamp((heads - 2) / 2, 1, kMostInside);
-}
+/// Head groups that a pipelined schedule uses unless told otherwise, for so many KV heads of the busiest member: four
+/// equal ones, few enough that a group still fills a machine. From eight heads on, the first and the last are half as
+/// large as the others, since nothing hides the first fetch and the last delivery.
+constexpr int kEqualGroups = 4, kTaperedGroups = 5, kHeadsToTaper = 8;
 
 /// The first of `heads` heads that is in group `group` of `groups`.
 int group_begin(int heads, int group, int groups, bool tapered) {
@@ -63,9 +60,12 @@ Team::Team(const Problem& problem, const ScheduleOptions& options, int ranks)
   stages_ = all_at_once_ ? 1 : ranks_ / inner_;
   int widest = 0;  // KV heads of the busiest member
   for (int rank = 0; rank < inner_; ++rank) widest = std::max(widest, kv_heads(q_heads(rank)).count);
-  const int wanted = options.head_groups > 0 ? options.head_groups : all_at_once_ ? default_head_groups(widest) : 1;
+  const int wanted = options.head_groups > 0  ? options.head_groups
+                     : !all_at_once_          ? 1
+                     : widest < kHeadsToTaper ? kEqualGroups
+                                              : kTaperedGroups;
   groups_ = std::clamp(wanted, 1, std::max(widest, 1));
-  tapered_ = options.head_groups == 0 && groups_ > 2 && widest > groups_;
+  tapered_ = options.head_groups == 0 && groups_ == kTaperedGroups;
 }
 
 std::vector<int> Team::members(int rank) const {

@@ -124,7 +124,7 @@ TEST(Team, TheFirstAndLastHeadGroupAreSmaller) {
     int heads;
     std::vector<int> groups;
   };
-  for (const Case& c : {Case{1, {1}}, Case{2, {1, 1}}, Case{3, {1, 1, 1}}, Case{4, {1, 2, 1}}, Case{6, {1, 2, 2, 1}},
+  for (const Case& c : {Case{1, {1}}, Case{2, {1, 1}}, Case{3, {1, 1, 1}}, Case{4, {1, 1, 1, 1}}, Case{6, {1, 2, 1, 2}},
                         Case{8, {1, 2, 2, 2, 1}}, Case{16, {2, 4, 4, 4, 2}}, Case{32, {4, 8, 8, 8, 4}}}) {
     const Problem problem = parse_problem(fmt::format("s_q=64 h_q={} d=8", c.heads));
     std::vector<int> counts;
