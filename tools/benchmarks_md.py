@@ -14,8 +14,9 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
 Made by tools/benchmarks_md.py from bench/results/; do not edit. Times are medians in milliseconds, of the slowest rank.
-A figure under a baseline's name is its time divided by ours, from the same run on the same cores: above 1 we are
-faster. err is the error divided by the naive algorithm's, both against float64: at most 2 is right.
+A figure under a baseline's name is its time divided by ours, from the same run on the same machine: above 1 we are
+faster. ideal_same_kernel is the same kernel's time for the whole problem on one GPU, the mean over the GPUs used, divided
+by their number. err is the error divided by the naive algorithm's, both against float64: at most 2 is right.
 """
 
 
