@@ -13,6 +13,11 @@
 namespace rotunda {
 namespace {
 
+/// Kernels say who they are in most of their reasons.
+std::string sentence(const std::string& name, const std::string& reason) {
+  return reason.starts_with(name + " ") ? reason : fmt::format("{} {}", name, reason);
+}
+
 constexpr const char* kDisabled = "disabled by ROTUNDA_DISABLE";
 
 /// Kernels that have a name here and come with later builds.
@@ -54,7 +59,7 @@ std::optional<std::string> nothing_on_cuda(const Problem& problem, const PlanOpt
     if (can.device != Device::Kind::cuda || !wanted) continue;
     const auto reason = refuse(*kernel, problem, cuda_device(0));
     if (!reason) return std::nullopt;
-    reasons.push_back(fmt::format("{} {}", kernel->name(), *reason));
+    reasons.push_back(sentence(kernel->name(), *reason));
   }
   if (reasons.empty()) return "no kernel that auto may choose runs there";
   return fmt::format("no kernel serves the problem there: {}", fmt::join(reasons, "; "));
@@ -134,7 +139,7 @@ const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, 
       continue;
     }
     refusals.push_back({"kernel " + name, *reason, unsupported});
-    if (wanted) reasons.push_back(fmt::format("{} {}", name, *reason));
+    if (wanted) reasons.push_back(sentence(name, *reason));
   }
   for (const AbsentKernel& absent : kAbsentKernels) {
     if (is_here(absent)) continue;

@@ -68,6 +68,7 @@ TEST(Selection, RefusesWithEveryReason) {
   options.device = "cpu";
   options.kernel = "fa4";  // not in this build, or not for CPUs
   expect_refused(options, ErrorKind::unsupported, "fa4");
+  expect_refused(options, ErrorKind::unsupported, "no kernel serves this problem: fa4 ");
   options.kernel = "fastest";
   expect_refused(options, ErrorKind::bad_input, "cpu, reference");
   options = {};
