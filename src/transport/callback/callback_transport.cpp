@@ -178,21 +178,6 @@ void CallbackTransport::wait_for(const Parcels& parcels, const char* action) {
   }
 }
 
-std::vector<std::string> CallbackTransport::all_gather_text(const std::string& text) {
-  check_agreement();
-  try {
-    return rendezvous().all_gather(text);
-  } catch (const Error&) {
-    stop();
-    throw;
-  }
-}
-
-void CallbackTransport::abort(const std::string& reason) noexcept {
-  rendezvous().abort(reason);
-  stop();
-}
-
 }  // namespace rotunda::callback
 
 namespace rotunda {

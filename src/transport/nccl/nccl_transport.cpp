@@ -194,21 +194,6 @@ void NcclTransport::await_sent(int id) {
   hold(id, &Posted::sent);
 }
 
-std::vector<std::string> NcclTransport::all_gather_text(const std::string& text) {
-  check_agreement();
-  try {
-    return rendezvous().all_gather(text);
-  } catch (const Error&) {
-    stop();
-    throw;
-  }
-}
-
-void NcclTransport::abort(const std::string& reason) noexcept {
-  rendezvous().abort(reason);
-  stop();
-}
-
 void NcclTransport::stop() noexcept {
   if (watchdog_ == nullptr) return;
   watchdog_->bite();

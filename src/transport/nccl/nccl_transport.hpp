@@ -42,8 +42,6 @@ class NcclTransport final : public process::ProcessEnd {
   void post(int id, std::span<const Message> sends, std::span<const Message> receives) override;
   void await(int id) override;
   void await_sent(int id) override;
-  [[nodiscard]] std::vector<std::string> all_gather_text(const std::string& text) override;
-  void abort(const std::string& reason) noexcept override;
 
  private:
   using Mark = std::shared_ptr<cuda::Event>;

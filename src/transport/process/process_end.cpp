@@ -37,6 +37,21 @@ void ProcessEnd::check_agreement() {
   if (agreements_++ == 0) inject_fault(0);
 }
 
+std::vector<std::string> ProcessEnd::all_gather_text(const std::string& text) {
+  check_agreement();
+  try {
+    return rendezvous_->all_gather(text);
+  } catch (const Error&) {
+    stop();
+    throw;
+  }
+}
+
+void ProcessEnd::abort(const std::string& reason) noexcept {
+  rendezvous_->abort(reason);
+  stop();
+}
+
 void ProcessEnd::check_group() {
   if (!rendezvous_->failed()) return;
   stop();

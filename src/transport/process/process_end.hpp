@@ -18,6 +18,9 @@ class ProcessEnd : public Transport {
   [[nodiscard]] int size() const final { return options_.group.size; }
   [[nodiscard]] Device device() const final { return options_.device; }
   [[nodiscard]] TransportCounters counters() const final { return counters_; }
+  /// Through the rendezvous, which waits alone: nothing of an exchange needs this thread meanwhile.
+  [[nodiscard]] std::vector<std::string> all_gather_text(const std::string& text) override;
+  void abort(const std::string& reason) noexcept final;
 
  protected:
   /// At the start of post: the group's failure, an injected fault, wrong peers, own messages that don't match.

@@ -184,11 +184,6 @@ std::vector<std::string> PullTransport::all_gather_text(const std::string& text)
   return *std::move(texts);
 }
 
-void PullTransport::abort(const std::string& reason) noexcept {
-  rendezvous().abort(reason);
-  mover_->stop();
-}
-
 bool PullTransport::serve() {
   bool news = false;
   mailbox_->flush();

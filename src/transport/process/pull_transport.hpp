@@ -34,7 +34,6 @@ class PullTransport final : public ProcessEnd {
   void await(int id) override;
   void await_sent(int id) override;
   [[nodiscard]] std::vector<std::string> all_gather_text(const std::string& text) override;
-  void abort(const std::string& reason) noexcept override;
 
  private:
   void stop() noexcept override { mover_->stop(); }
