@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/cuda/check.hpp"
+#include "base/cuda/compute_capability.hpp"
 #include "base/fail.hpp"
 #include "kernel/fa4/needs.hpp"
 #include "kernel/fa4/passes.hpp"
@@ -10,6 +11,8 @@
 namespace rotunda {
 namespace fa4 {
 namespace {
+
+constexpr cuda::ComputeCapability kHopper{9, 0};
 
 class Fa4Kernel final : public Kernel {
  public:
@@ -33,11 +36,10 @@ class Fa4Kernel final : public Kernel {
   [[nodiscard]] std::optional<std::string> refuse(const Problem& problem, const Device& device) const override {
     if (auto reason = fa4::refuse(problem)) return reason;
     if (!device.is_cuda()) return std::nullopt;
-    int major = 0, minor = 0;
-    ROTUNDA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
-    ROTUNDA_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index));
-    if (major == 9 && minor == 0) return std::nullopt;
-    return fmt::format("fa4 is built for compute capability 9.0; {} has {}.{}", to_string(device), major, minor);
+    const cuda::ComputeCapability found = cuda::compute_capability(device.index);
+    if (found == kHopper) return std::nullopt;
+    return fmt::format("fa4 is built for compute capability {}; {} has {}", cuda::to_string(kHopper), to_string(device),
+                       cuda::to_string(found));
   }
 
   [[nodiscard]] std::optional<std::string> refuse_call(const Problem& problem, const CallShape& call) const override {

@@ -1,6 +1,7 @@
 #include "kernel/mma/mma_kernel.hpp"
 
 #include "base/cuda/check.hpp"
+#include "base/cuda/compute_capability.hpp"
 #include "base/fail.hpp"
 #include "kernel/mma/call.hpp"
 
@@ -10,32 +11,27 @@ namespace {
 
 constexpr int kMostHeadDim = 512;
 constexpr int kHeadDimStep = 8;
-constexpr int kOldestSm = 80;
+constexpr cuda::ComputeCapability kOldest{8, 0};
 constexpr std::int64_t kMostRows = std::int64_t{1} << 30;  // what bands are clamped to (runs.cuh)
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  ROTUNDA_CUDA(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
 int shared_bytes_of(int device) {
-  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  int bytes = 0;
+  ROTUNDA_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return bytes;
 }
 
 std::optional<std::string> refuse_device(const Problem& problem, const Device& device) {
-  const int sm = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device.index) +
-                 attribute(cudaDevAttrComputeCapabilityMinor, device.index);
-  if (sm < kOldestSm) {
-    return fmt::format("mma needs compute capability {}.{}; {} has {}.{}", kOldestSm / 10, kOldestSm % 10,
-                       to_string(device), sm / 10, sm % 10);
+  const cuda::ComputeCapability found = cuda::compute_capability(device.index);
+  if (found < kOldest) {
+    return fmt::format("mma needs compute capability {}; {} has {}", cuda::to_string(kOldest), to_string(device),
+                       cuda::to_string(found));
   }
   const cuda::CurrentDevice current(device.index);
   if (!compiled_for_device()) {
     return fmt::format(
-        "mma was built for other devices than {}, which has compute capability {}.{}: "
+        "mma was built for other devices than {}, which has compute capability {}: "
         "see the CMake option ROTUNDA_MMA_ARCHITECTURES",
-        to_string(device), sm / 10, sm % 10);
+        to_string(device), cuda::to_string(found));
   }
   return refuse_memory(problem, shared_bytes_of(device.index));
 }
@@ -49,8 +45,8 @@ class MmaKernel final : public Kernel {
   }
 
   [[nodiscard]] std::string description() const override {
-    return fmt::format("tensor cores of compute capability {}.{} and later, head dims up to {}", kOldestSm / 10,
-                       kOldestSm % 10, kMostHeadDim);
+    return fmt::format("tensor cores of compute capability {} and later, head dims up to {}", cuda::to_string(kOldest),
+                       kMostHeadDim);
   }
 
   [[nodiscard]] std::optional<std::string> refuse(const Problem& problem, const Device& device) const override {
