@@ -49,6 +49,7 @@ struct Machine {
   double seconds_per_message = 5e-6;
   bool overlaps = false;  ///< exchanges run beside attention; on CPUs the same cores copy
   double memory_bytes_per_second = 1e10;
+  double seconds_per_call = 0;  ///< a kernel's start and its end, when not all of the device has work
 };
 
 /// One rank's plan. Immutable, shareable between threads.

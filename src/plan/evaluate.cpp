@@ -19,6 +19,7 @@ void raise(Cost& to, const Cost& from) {
   to.messages = std::max(to.messages, from.messages);
   to.exposed_bytes = std::max(to.exposed_bytes, from.exposed_bytes);
   to.exposed_messages = std::max(to.exposed_messages, from.exposed_messages);
+  to.calls = std::max(to.calls, from.calls);
   to.memory_bytes = std::max(to.memory_bytes, from.memory_bytes);
   to.workspace_bytes = std::max(to.workspace_bytes, from.workspace_bytes);
 }
@@ -35,6 +36,7 @@ double seconds(const Cost& cost, const Machine& machine) {
   const double excess = std::max(0.0, hidden / machine.bytes_per_second - compute);
   const auto messages = static_cast<double>(machine.overlaps ? cost.exposed_messages : cost.messages);
   return compute + exposed / machine.bytes_per_second + excess + messages * machine.seconds_per_message +
+         static_cast<double>(cost.calls) * machine.seconds_per_call +
          static_cast<double>(cost.memory_bytes) / machine.memory_bytes_per_second;
 }
 

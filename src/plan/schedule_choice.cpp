@@ -62,7 +62,7 @@ std::optional<std::string> refuse_calls(const Problem& problem, const Shard& sha
 /// Round figures, good enough to choose by.
 Machine machine_of(const Device& device) {
   if (!device.is_cuda()) return Machine{};
-  return {"cuda", 5e14, 3e11, 1.5e-5, true, 3e12};
+  return {"cuda", 5e14, 3e11, 1.5e-5, true, 3e12, 5e-5};
 }
 
 /// What the kernel makes of the schedules on one shard, each direction of each worked out once.
@@ -86,14 +86,29 @@ class Directions {
 
  private:
   Entry make(ScheduleKind kind, bool backward) const {
-    Entry entry{schedule_options(options_, kind, kernel_), std::nullopt, {}};
-    (void)inner_ranks(problem_, entry.options, shard_.q.ranks());  // refuses a bad inner
-    if (backward && !problem_.grad) return entry;
-    entry.refusal = refuse_calls(problem_, shard_, entry.options, kernel_, device_, backward);
-    if (costs_ && !entry.refusal) {
-      entry.cost = evaluate_direction(problem_, shard_, entry.options, machine_of(device_), backward);
-    }
+    const ScheduleOptions asked = schedule_options(options_, kind, kernel_);
+    (void)inner_ranks(problem_, asked, shard_.q.ranks());  // refuses a bad inner
+    if (backward && !problem_.grad) return {asked, std::nullopt, {}};
+    const bool pipelines = kind == ScheduleKind::all_gather || kind == ScheduleKind::a2a;
+    if (asked.head_groups != 0 || !pipelines || !machine_.overlaps) return entry_of(asked, backward, costs_);
+    // Where little travels, more calls cost more than they hide.
+    ScheduleOptions whole = asked;
+    whole.head_groups = 1;
+    Entry grouped = entry_of(asked, backward, true);
+    Entry one = entry_of(whole, backward, true);
+    return is_faster(one, grouped) ? one : grouped;
+  }
+
+  [[nodiscard]] Entry entry_of(const ScheduleOptions& options, bool backward, bool costs) const {
+    Entry entry{options, refuse_calls(problem_, shard_, options, kernel_, device_, backward), {}};
+    if (costs && !entry.refusal) entry.cost = evaluate_direction(problem_, shard_, options, machine_, backward);
     return entry;
+  }
+
+  static bool is_faster(const Entry& a, const Entry& b) {
+    if (a.refusal || b.refusal) return !a.refusal && b.refusal;
+    const auto slowest = [](const Entry& e) { return *std::max_element(e.cost.seconds.begin(), e.cost.seconds.end()); };
+    return slowest(a) < slowest(b);
   }
 
   const Problem& problem_;
@@ -101,6 +116,7 @@ class Directions {
   const Shard& shard_;
   const Kernel& kernel_;
   const Device& device_;
+  const Machine machine_ = machine_of(device_);
   bool costs_;
   std::map<std::pair<ScheduleKind, bool>, Entry> entries_;
 };

@@ -4,8 +4,8 @@
 //     send this item's key gradients to their owners · (last of a head group) send the query gradients back
 //
 // Key gradients are summed in fp32 by their owner, in an order that depends on nothing but the plan. Rows that have to
-// do with no other rank (closed parts) get theirs from one call each, which hides the first remote keys; sums hold open
-// rows alone.
+// do with no other rank (closed parts) get theirs from one call each, the first of which hides the first remote keys
+// and the last the last key gradients; sums hold open rows alone.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,6 +42,7 @@ class BackwardBuilder {
       if (stages_[i].active) attend(i);
       keys_.collect();
       send_key_gradients(i);
+      for (const Part& part : stages_[i].closed_after) attend_closed(part, stages_[i].item);
       if (ends_group(i)) finish_query_gradients(i);
     }
     keys_.collect();
@@ -65,11 +66,6 @@ class BackwardBuilder {
   /// The stage's key gradients go to a slot of their own and are summed from there, not by the kernel in place.
   [[nodiscard]] bool computes_apart(const Stage& stage) const { return !stage.in_place || keys_.exact(); }
 
-  std::array<Region, 2> pair(const char* name, DType dtype, std::int64_t rows, std::int64_t heads, int dim) {
-    const auto slot = [&](int i) { return b_.workspace(fmt::format("{}{}", name, i), dtype, rows, heads, dim); };
-    return {slot(0), slot(1)};
-  }
-
   void allocate() {
     std::int64_t rows = 0;           // of keys gathered for an item
     std::int64_t gradient_rows = 0;  // of key gradients that an item computes apart
@@ -83,18 +79,18 @@ class BackwardBuilder {
       if (!stage.in_place) rows = std::max(rows, stage.keys.rows());
     }
     if (rows * kv_heads > 0) {
-      k_slots_ = Slots(pair("k", p_.dtype, rows, kv_heads, p_.d));
-      v_slots_ = Slots(pair("v", p_.dtype, rows, kv_heads, p_.d_v));
+      k_slots_ = Slots(b_.workspace_pair("k", p_.dtype, rows, kv_heads, p_.d));
+      v_slots_ = Slots(b_.workspace_pair("v", p_.dtype, rows, kv_heads, p_.d_v));
     }
     if (gradient_rows * kv_heads > 0 && narrow_dkv_) {
-      dk_slots_ = Slots(pair("dk", p_.dtype, gradient_rows, kv_heads, p_.d));
-      dv_slots_ = Slots(pair("dv", p_.dtype, gradient_rows, kv_heads, p_.d_v));
+      dk_slots_ = Slots(b_.workspace_pair("dk", p_.dtype, gradient_rows, kv_heads, p_.d));
+      dv_slots_ = Slots(b_.workspace_pair("dv", p_.dtype, gradient_rows, kv_heads, p_.d_v));
     } else if (gradient_rows * kv_heads > 0) {
-      dk_slots_ = Slots(pair("dk", DType::fp32, gradient_rows, kv_heads, p_.d));
-      dv_slots_ = Slots(pair("dv", DType::fp32, gradient_rows, kv_heads, p_.d_v));
+      dk_slots_ = Slots(b_.workspace_pair("dk", DType::fp32, gradient_rows, kv_heads, p_.d));
+      dv_slots_ = Slots(b_.workspace_pair("dv", DType::fp32, gradient_rows, kv_heads, p_.d_v));
       if (keys_.whole() && p_.dtype != DType::fp32) {
-        narrow_dk_slots_ = Slots(pair("narrow dk", p_.dtype, gradient_rows, kv_heads, p_.d));
-        narrow_dv_slots_ = Slots(pair("narrow dv", p_.dtype, gradient_rows, kv_heads, p_.d_v));
+        narrow_dk_slots_ = Slots(b_.workspace_pair("narrow dk", p_.dtype, gradient_rows, kv_heads, p_.d));
+        narrow_dv_slots_ = Slots(b_.workspace_pair("narrow dv", p_.dtype, gradient_rows, kv_heads, p_.d_v));
       }
     }
     keys_.allocate();
@@ -110,13 +106,13 @@ class BackwardBuilder {
       if (!writes_user_) allocate_closed();
       return;
     }
-    q_slots_ = Slots(pair("q", p_.dtype, rows, q_heads_, p_.d));
-    dout_slots_ = Slots(pair("dout", p_.dtype, rows, q_heads_, p_.d_v));
-    lse_slots_ = Slots(pair("lse", DType::fp32, rows, q_heads_, 1));
-    rows_slots_ = b_.options().sends_out ? Slots(pair("out", p_.dtype, rows, q_heads_, p_.d_v))
-                                         : Slots(pair("delta", DType::fp32, rows, q_heads_, 1));
-    dq_slots_ = Slots(pair("dq", narrow_dq_ ? p_.dtype : DType::fp32, rows, q_heads_, p_.d));
-    if (narrow) narrow_dq_slots_ = Slots(pair("narrow dq", p_.dtype, rows, q_heads_, p_.d));
+    q_slots_ = Slots(b_.workspace_pair("q", p_.dtype, rows, q_heads_, p_.d));
+    dout_slots_ = Slots(b_.workspace_pair("dout", p_.dtype, rows, q_heads_, p_.d_v));
+    lse_slots_ = Slots(b_.workspace_pair("lse", DType::fp32, rows, q_heads_, 1));
+    rows_slots_ = b_.options().sends_out ? Slots(b_.workspace_pair("out", p_.dtype, rows, q_heads_, p_.d_v))
+                                         : Slots(b_.workspace_pair("delta", DType::fp32, rows, q_heads_, 1));
+    dq_slots_ = Slots(b_.workspace_pair("dq", narrow_dq_ ? p_.dtype : DType::fp32, rows, q_heads_, p_.d));
+    if (narrow) narrow_dq_slots_ = Slots(b_.workspace_pair("narrow dq", p_.dtype, rows, q_heads_, p_.d));
   }
 
   /// What closed parts compute in fp32 where calls don't write the problem's dtype: one part at a time.
@@ -126,9 +122,11 @@ class BackwardBuilder {
     std::int64_t kv_heads = 0;
     for (const Stage& stage : stages_) {
       kv_heads = std::max<std::int64_t>(kv_heads, stage.item.kv.count);
-      for (const Part& part : stage.closed) {
-        q_rows = std::max(q_rows, part.q.len);
-        k_rows = std::max(k_rows, part.k.len);
+      for (const auto* parts : {&stage.closed, &stage.closed_after}) {
+        for (const Part& part : *parts) {
+          q_rows = std::max(q_rows, part.q.len);
+          k_rows = std::max(k_rows, part.k.len);
+        }
       }
     }
     if (q_rows == 0) return;

@@ -149,6 +149,13 @@ Region Builder::workspace(const std::string& name, DType dtype, std::int64_t row
   return whole(program_.buffers[static_cast<std::size_t>(index)], index);
 }
 
+std::array<Region, 2> Builder::workspace_pair(const std::string& name, DType dtype, std::int64_t rows,
+                                              std::int64_t heads, std::int64_t dim) {
+  const Region first = workspace(name + "0", dtype, rows, heads, dim);
+  if (items(rank()).size() == 1) return {first, first};
+  return {first, workspace(name + "1", dtype, rows, heads, dim)};
+}
+
 Region Builder::row_statistics(const std::string& name, std::int64_t rows) {
   const int index = add_buffer({name, Binding::workspace, DType::fp32, 1, rows, problem_.h_q, 1});
   return whole(program_.buffers[static_cast<std::size_t>(index)], index);

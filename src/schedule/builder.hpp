@@ -19,8 +19,10 @@ struct Stage {
   bool in_place = false;             ///< reads this rank's own keys where the user has them
   Segments keys;                     ///< the item's key rows: own open ones in place, or those needed of the owners
   RowRange q, k;                     ///< open rows of q_segments; own open rows in place, or all of keys
+  RowRange own_k;                    ///< this rank's key rows that stages attend: the open ones
   std::vector<Slice> slices;         ///< in rows of q and of k
   std::vector<Part> closed;          ///< parts of own rows to be computed while what this stage awaits is on its way
+  std::vector<Part> closed_after;    ///< backward: while this stage's key gradients are on their way
   bool active = false;               ///< attends: has slices, or is all that its head group has
   bool first = false, last = false;  ///< active one of its head group
 };
@@ -63,7 +65,9 @@ class Builder {
   /// New workspace, whole.
   [[nodiscard]] Region workspace(const std::string& name, DType dtype, std::int64_t rows, std::int64_t heads,
                                  std::int64_t dim);
-
+  /// Two of them to be used by turns, or one twice where there is but one item.
+  [[nodiscard]] std::array<Region, 2> workspace_pair(const std::string& name, DType dtype, std::int64_t rows,
+                                                     std::int64_t heads, std::int64_t dim);
   /// New workspace of one fp32 number a row and query head, for no batch entry in particular.
   [[nodiscard]] Region row_statistics(const std::string& name, std::int64_t rows);
   /// The sink, where it is an input, becomes a buffer of the program.
@@ -88,8 +92,11 @@ class Builder {
   [[nodiscard]] Program finish();
 
  private:
-  /// Leaves to the stages what is open of this rank's rows and gives what is closed to one of each head group.
+  /// Leaves to the stages what is open of this rank's rows and gives what is closed to the first and the last of each
+  /// head group.
   void split_own_rows(std::vector<Stage>& stages) const;
+  [[nodiscard]] Parts parts_of_own_rows(const std::vector<Stage>& stages) const;
+  void leave_open(Stage& stage, const Part& open) const;
   int add_buffer(Buffer buffer);
   /// move_queries for rows that this rank owns: to and from all members.
   void move_own_queries(std::size_t index, const QueryTensor& rows, Direction direction, Transfers& transfers);

@@ -3,7 +3,7 @@
 //     post the next item's keys · await this item's keys · attend · (last of a head group) finish, send results back
 //
 // so an item's keys travel while the one before it is computed. Two slots hold received keys, whatever the ranks. Rows
-// that have to do with no other rank (closed parts) are finished in one call each while the first keys travel.
+// that have to do with no other rank (closed parts) are finished first, in one call, while the first keys travel.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,8 +63,7 @@ class ForwardBuilder {
       kv_heads = std::max<std::int64_t>(kv_heads, stage.item.kv.count);
     }
     const auto pair = [&](const char* name, std::int64_t n, std::int64_t heads, int dim) {
-      const auto slot = [&](int i) { return b_.workspace(fmt::format("{}{}", name, i), p_.dtype, n, heads, dim); };
-      return std::array{slot(0), slot(1)};
+      return b_.workspace_pair(name, p_.dtype, n, heads, dim);
     };
     if (rows * kv_heads > 0) {
       k_slots_ = Slots(pair("k", rows, kv_heads, p_.d));
@@ -74,8 +73,7 @@ class ForwardBuilder {
     if (!b_.team().queries_in_place()) {
       q_slots_ = Slots(pair("q", q_rows, q_heads_, p_.d));
       out_slots_ = Slots(pair("out", q_rows, q_heads_, p_.d_v));
-      lse_slots_ = Slots({b_.workspace("lse0", DType::fp32, q_rows, q_heads_, 1),
-                          b_.workspace("lse1", DType::fp32, q_rows, q_heads_, 1)});
+      lse_slots_ = Slots(b_.workspace_pair("lse", DType::fp32, q_rows, q_heads_, 1));
     }
     if (needs_state_) {
       acc_ = b_.workspace("acc", DType::fp32, q_rows, q_heads_, p_.d_v);

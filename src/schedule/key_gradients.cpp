@@ -42,20 +42,13 @@ void KeyGradients::allocate() {
     }
   }
   if (rows * heads == 0) return;
-  const auto pair = [&](const char* name, int dim) {
-    const auto slot = [&](int i) { return b_.workspace(fmt::format("{}{}", name, i), DType::fp32, rows, heads, dim); };
-    return std::array{slot(0), slot(1)};
-  };
-  arrived_dk_ = Slots(pair("arrived dk", p_.d));
-  arrived_dv_ = Slots(pair("arrived dv", p_.d_v));
+  arrived_dk_ = Slots(b_.workspace_pair("arrived dk", DType::fp32, rows, heads, p_.d));
+  arrived_dv_ = Slots(b_.workspace_pair("arrived dv", DType::fp32, rows, heads, p_.d_v));
 }
 
 void KeyGradients::prepare(bool in_user, bool covered) {
   in_user_ = in_user;
-  rows_ = {0, b_.bound(Binding::k).rows};
-  for (const Stage& stage : stages_) {
-    if (stage.in_place) rows_ = stage.k;
-  }
+  rows_ = stages_.front().own_k;
   const auto sum = [&](const char* name, int dim) { return b_.workspace(name, DType::fp32, rows_.len, p_.h_kv, dim); };
   dk_ = in_user ? narrow_rows(b_.bound(Binding::dk), rows_) : sum("dk sum", p_.d);
   dv_ = in_user ? narrow_rows(b_.bound(Binding::dv), rows_) : sum("dv sum", p_.d_v);

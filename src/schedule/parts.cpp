@@ -78,4 +78,16 @@ Parts split_parts(Part own, const std::vector<RowRange>& open_q, const std::vect
   return parts;
 }
 
+Part joined(const std::vector<Part>& parts, RowRange q, RowRange k) {
+  Part result{q, k, {}};
+  for (const Part& part : parts) {
+    for (Slice slice : part.slices) {
+      slice.q_begin += part.q.begin - q.begin;
+      slice.k_begin += part.k.begin - k.begin;
+      result.slices.push_back(slice);
+    }
+  }
+  return result;
+}
+
 }  // namespace rotunda

@@ -25,4 +25,7 @@ struct Parts {
 /// open, all rows are.
 [[nodiscard]] Parts split_parts(Part own, const std::vector<RowRange>& open_q, const std::vector<RowRange>& open_k);
 
+/// Parts of the same rows q and k as one. Rows of none of them are in it, with no slices.
+[[nodiscard]] Part joined(const std::vector<Part>& parts, RowRange q, RowRange k);
+
 }  // namespace rotunda

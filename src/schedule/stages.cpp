@@ -7,7 +7,8 @@
 namespace rotunda {
 namespace {
 
-/// Of each head group, the stages with slices are active; where there is none, the own one (it writes zeros).
+/// Of each head group, the stages with slices are active; where there is none and nothing is closed, the own one (it
+/// writes zeros).
 void mark_active(std::vector<Stage>& stages, std::size_t a_group) {
   for (std::size_t begin = 0; begin < stages.size(); begin += a_group) {
     std::vector<Stage*> active;
@@ -15,7 +16,8 @@ void mark_active(std::vector<Stage>& stages, std::size_t a_group) {
       if (!stages[i].slices.empty()) active.push_back(&stages[i]);
     }
     for (std::size_t i = begin; i < begin + a_group && active.empty(); ++i) {
-      if (stages[i].item.stage == 0 && stages[i].item.q.count > 0) active.push_back(&stages[i]);
+      const bool at_home = !stages[begin].closed.empty();
+      if (stages[i].item.stage == 0 && stages[i].item.q.count > 0 && !at_home) active.push_back(&stages[i]);
     }
     for (Stage* stage : active) stage->active = true;
     if (!active.empty()) active.front()->first = active.back()->last = true;
@@ -31,6 +33,7 @@ std::vector<Stage> Builder::stages() const {
     stage.item = item;
     stage.in_place = team_.own_keys_in_place() && item.stage == 0;
     stage.q = {0, q_segments_.rows()};
+    stage.own_k = {0, shard_.k.rows(rank())};
     // What is seen depends on no head: the same stage of the group before has it.
     const auto a_group = static_cast<std::size_t>(team_.stages());
     if (item.group > 0 && item.q.count > 0 && result[result.size() - a_group].item.q.count > 0) {
@@ -52,47 +55,76 @@ std::vector<Stage> Builder::stages() const {
     if (item.q.count > 0) stage.slices = intersect(slices_, q_segments_, stage.keys);
     result.push_back(std::move(stage));
   }
-  if (team_.own_keys_in_place()) split_own_rows(result);
+  if (team_.queries_in_place()) split_own_rows(result);
   mark_active(result, static_cast<std::size_t>(team_.stages()));
   return result;
+}
+
+/// Where nothing has to do with other ranks, a stage that would gather this rank's own keys leaves all to one closed
+/// part.
+Parts Builder::parts_of_own_rows(const std::vector<Stage>& stages) const {
+  const auto a_group = stages.begin() + team_.stages();
+  const auto in_place = std::find_if(stages.begin(), a_group, [](const Stage& stage) { return stage.in_place; });
+  const Segments own_keys = local_segments(shard_.k, rank());
+  Part own{{0, q_segments_.rows()}, {0, own_keys.rows()}, {}};
+  own.slices = in_place != a_group ? in_place->slices : intersect(slices_, q_segments_, own_keys);
+  std::vector<int> others;
+  std::vector<std::vector<RowRange>> rows;
+  for (int other = 0; other < ranks(); ++other) {
+    if (other == rank()) continue;
+    others.push_back(other);
+    rows.push_back(rows_needed_[static_cast<std::size_t>(other)]);
+  }
+  std::vector<RowRange> open_q, open_k;
+  for (const Slice& slice : intersect(slices_, q_segments_, gathered_segments(shard_.k, others, rows))) {
+    open_q.push_back({slice.q_begin, slice.q_len});
+  }
+  for (const int other : others) {
+    if (!program_.backward) break;  // forward, it is all one to keys who reads them
+    const auto& wanted = rows_wanted_[static_cast<std::size_t>(other)];
+    open_k.insert(open_k.end(), wanted.begin(), wanted.end());
+  }
+  const bool at_home = open_q.empty() && open_k.empty() && !own.slices.empty();
+  if (at_home && in_place == a_group) return {{}, {std::move(own)}};
+  return split_parts(std::move(own), open_q, open_k);
+}
+
+/// The stage attends open rows alone: of its queries, and of the own keys among its keys.
+void Builder::leave_open(Stage& stage, const Part& open) const {
+  stage.own_k = open.k;
+  stage.q = open.q;
+  if (stage.item.q.count == 0) return;
+  std::vector<int> owners = stage.item.owners;
+  if (open.q.len == 0) owners.clear();
+  std::vector<std::vector<RowRange>> rows;
+  for (const int owner : owners) {
+    rows.push_back(owner == rank() ? std::vector{open.k} : rows_needed_[static_cast<std::size_t>(owner)]);
+  }
+  stage.keys = gathered_segments(shard_.k, owners, rows);
+  stage.k = stage.in_place ? open.k : RowRange{0, stage.keys.rows()};
+  const std::vector<std::vector<RowRange>> open_rows(1, std::vector{open.q});
+  const Segments queries = gathered_segments(shard_.q, std::vector{rank()}, open_rows);
+  stage.slices = intersect(slices_, queries, stage.keys);
 }
 
 void Builder::split_own_rows(std::vector<Stage>& stages) const {
   // With a sink no forward call has the last word, so nothing can be finished at once.
   if (!program_.backward && problem_.sink != Sink::none) return;
-  const auto group_end = stages.begin() + team_.stages();
-  std::vector<RowRange> open_q, open_k;
-  Part own;
-  for (auto stage = stages.begin(); stage != group_end; ++stage) {
-    if (stage->in_place) {
-      own = {stage->q, stage->k, stage->slices};
-    } else {
-      for (const Slice& slice : stage->slices) open_q.push_back({slice.q_begin, slice.q_len});
-    }
-  }
-  for (int other = 0; program_.backward && other < ranks(); ++other) {  // forward, it is all one to keys who reads them
-    if (other == rank()) continue;
-    const auto& wanted = rows_wanted_[static_cast<std::size_t>(other)];
-    open_k.insert(open_k.end(), wanted.begin(), wanted.end());
-  }
-  const Parts parts = split_parts(std::move(own), open_q, open_k);
+  Parts parts = parts_of_own_rows(stages);
   if (parts.closed.empty()) return;
-  const std::vector<std::vector<RowRange>> open_keys(1, std::vector{parts.open.k});
-  for (Stage& stage : stages) {
-    stage.q = parts.open.q;
-    for (Slice& slice : stage.slices) slice.q_begin -= stage.q.begin;
-    if (!stage.in_place) continue;
-    stage.k = parts.open.k;
-    stage.keys = gathered_segments(shard_.k, std::vector{rank()}, open_keys);
-    stage.slices = parts.open.slices;
+  std::vector<Part> after;
+  if (!program_.backward) {
+    // One call over all rows. It stands before all others, whose results replace what it leaves in open rows.
+    if (parts.closed.size() > 1) parts.closed = {joined(parts.closed, stages.front().q, stages.front().own_k)};
+  } else if (parts.open.q.len > 0) {
+    after.push_back(std::move(parts.closed.back()));
+    parts.closed.pop_back();
   }
-  // They hide the first keys that come from elsewhere. Without any, they stand before the own open part: backward,
-  // gradients may be on their way.
   for (auto begin = stages.begin(); begin != stages.end(); begin += team_.stages()) {
     const auto end = begin + team_.stages();
-    auto stage = std::find_if(begin, end, [](const Stage& s) { return !s.in_place && s.k.len > 0; });
-    if (stage == end) stage = std::find_if(begin, end, [](const Stage& s) { return s.in_place; });
-    stage->closed = parts.closed;
+    for (auto stage = begin; stage != end; ++stage) leave_open(*stage, parts.open);
+    begin->closed = parts.closed;
+    std::prev(end)->closed_after = after;
   }
 }
 

@@ -133,6 +133,25 @@ TEST(Selection, MixingTakesTheFasterPair) {
   EXPECT_GT(mixed, 0) << "pairs that were weighed are listed";
 }
 
+/// Seconds of all_gather on two ranks of a machine that copies beside its work, with the keys in so many head groups.
+double seconds_gathered(const std::string& problem, ShardKind shard, int head_groups) {
+  const Machine machine{"two GPUs", 5e14, 3e11, 1.5e-5, true, 3e12, 5e-5};
+  const Problem parsed = parse_problem(problem + " h_q=32 d=128 mask=causal grad=1");
+  const ScheduleOptions options{ScheduleKind::all_gather, 0, head_groups, true};
+  return evaluate(parsed, make_shard(parsed, shard, 2), options, options, machine).seconds;
+}
+
+TEST(Selection, HeadGroupsPayWhereMuchTravels) {
+  constexpr int kPipelined = 0, kOne = 1;
+  const std::string documents = "layout=thd cu_q=0,1028,3100,7196,15696,18000,21096,27192,32768";
+  EXPECT_LT(seconds_gathered("s_q=32768", ShardKind::dual_chunk, kPipelined),
+            seconds_gathered("s_q=32768", ShardKind::dual_chunk, kOne));
+  EXPECT_GT(seconds_gathered(documents, ShardKind::balanced, kPipelined),
+            seconds_gathered(documents, ShardKind::balanced, kOne));
+  EXPECT_GT(seconds_gathered("s_q=2048", ShardKind::dual_chunk, kPipelined),
+            seconds_gathered("s_q=2048", ShardKind::dual_chunk, kOne));
+}
+
 TEST(Info, ListsTheContractsVariables) {
   const auto variables = environment_variables();
   for (const char* name : {"ROTUNDA_DISABLE", "ROTUNDA_LOG", "ROTUNDA_TIMEOUT", "ROTUNDA_CUDNN_PATH", "ROTUNDA_CACHE",

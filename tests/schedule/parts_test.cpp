@@ -99,17 +99,22 @@ std::int64_t rows_of(const Program& program, const std::string& name) {
   return 0;
 }
 
+ScheduleOptions at_once(int head_groups) {
+  ScheduleOptions options;
+  options.kind = ScheduleKind::all_gather;
+  options.head_groups = head_groups;
+  return options;
+}
+
 TEST(Parts, DocumentsAtHomeNeedNoStateForward) {
   // With all rows open it was 296,190,464 and 295,206,656 bytes of workspace, and two calls.
   constexpr std::int64_t kWorkspace[] = {89'394'176, 101'289'728};
   for (const int rank : {0, 1}) {
     const Program program = program_of("bf16", {}, rank, false);
     const auto attends = calls<Attend>(program);
-    ASSERT_EQ(attends.size(), 4U);  // own open rows, closed before and behind, open rows with the other's keys
-    for (const std::size_t closed : {1, 2}) {
-      EXPECT_TRUE(attends[closed].init && attends[closed].last);
-      EXPECT_FALSE(attends[closed].acc);
-    }
+    ASSERT_EQ(attends.size(), 3U);  // closed rows, own open rows, open rows with the other's keys
+    EXPECT_TRUE(attends[0].init && attends[0].last);
+    EXPECT_FALSE(attends[0].acc);
     EXPECT_EQ(rows_of(program, "acc"), kOpenRows[rank]);
     EXPECT_EQ(cost(parse_problem(kDocuments + std::string("bf16")), program).exposed_bytes, 0);
     EXPECT_EQ(program.workspace_bytes, kWorkspace[rank]);
@@ -126,8 +131,8 @@ TEST(Parts, DocumentsAtHomeNeedNoSumsBackward) {
       options.narrow_gradients = direct;
       const Program program = program_of("bf16", options, rank, true);
       const auto attends = calls<AttendBackward>(program);
-      ASSERT_EQ(attends.size(), 4U);  // closed before and behind, open rows with the other's keys and with own ones
-      for (const std::size_t closed : {0, 1}) {
+      ASSERT_EQ(attends.size(), 4U);  // closed before, open rows with the other's keys and with own ones, closed behind
+      for (const std::size_t closed : {0, 3}) {
         EXPECT_TRUE(attends[closed].init_dq && attends[closed].init_dkv);
         EXPECT_EQ(buffer(program, attends[closed].dq).name, direct ? "dq" : "closed dq");
         EXPECT_EQ(buffer(program, attends[closed].dk).name, direct ? "dk" : "closed dk");
@@ -140,6 +145,35 @@ TEST(Parts, DocumentsAtHomeNeedNoSumsBackward) {
   }
 }
 
+TEST(Parts, GatheringLeavesClosedRowsWhereTheyAre) {
+  for (const int rank : {0, 1}) {
+    const Program forward = program_of("bf16", at_once(1), rank, false);
+    const auto attends = calls<Attend>(forward);
+    ASSERT_EQ(attends.size(), 2U);  // closed rows, then open rows with all of their keys
+    EXPECT_EQ(buffer(forward, attends[0].k).binding, Binding::k);
+    EXPECT_EQ(buffer(forward, attends[1].k).name, "k0");
+    EXPECT_EQ(attends[1].q.rows, kOpenRows[rank]);
+    EXPECT_TRUE(attends[1].init && attends[1].last);
+    EXPECT_EQ(cost(parse_problem(kDocuments + std::string("bf16")), forward).exposed_bytes, 0);
+    const Program backward = program_of("bf16", at_once(1), rank, true);
+    ASSERT_EQ(calls<AttendBackward>(backward).size(), 3U);  // closed before, open, closed behind
+    EXPECT_EQ(rows_of(backward, "dk sum"), kOpenRows[rank]);
+    EXPECT_EQ(cost(parse_problem(kDocuments + std::string("bf16")), backward).exposed_bytes, 0);
+  }
+}
+
+TEST(Parts, GatheringCopiesNoKeysOfARankThatNeedsNone) {
+  // Rank 0 has the first document and the first half of the second: it sees no key of rank 1.
+  const Problem problem = parse_problem("layout=thd cu_q=0,64,192 h_q=4 d=64 mask=causal grad=1");
+  const Shard shard = make_shard(problem, ShardKind::contiguous, 2);
+  const Program forward = make_program(problem, shard, at_once(1), 0, false);
+  const auto attends = calls<Attend>(forward);
+  ASSERT_EQ(attends.size(), 1U);
+  EXPECT_EQ(buffer(forward, attends[0].k).binding, Binding::k);
+  EXPECT_EQ(forward.workspace_bytes, 0);
+  EXPECT_EQ(forward.exchanges.size(), 1U);  // the other needs some of its keys
+}
+
 TEST(Parts, Fp32GradientsOfDocumentsAtHomeHaveNoLowBits) {
   const Program program = program_of("fp32", {}, 0, true);
   const auto attends = calls<AttendBackward>(program);
@@ -150,6 +184,7 @@ TEST(Parts, Fp32GradientsOfDocumentsAtHomeHaveNoLowBits) {
 
 TEST(Parts, ASinkHasTheLastWordForwardAlone) {
   EXPECT_EQ(calls<Attend>(program_of("bf16 sink=learnable", {}, 0, false)).size(), 2U);
+  EXPECT_EQ(calls<Attend>(program_of("bf16 sink=learnable", at_once(1), 0, false)).size(), 1U);
   EXPECT_EQ(calls<AttendBackward>(program_of("bf16 sink=learnable", {}, 0, true)).size(), 4U);
 }
 
