@@ -168,6 +168,7 @@ struct Cost {
   std::int64_t messages = 0;       ///< received
   std::int64_t exposed_bytes = 0;  ///< received with no attention between post and await
   std::int64_t exposed_messages = 0;
+  std::int64_t calls = 0;         ///< of a kernel
   std::int64_t memory_bytes = 0;  ///< read and written beside attention: sums, conversions, fp32 state between calls
   std::int64_t workspace_bytes = 0;
 };

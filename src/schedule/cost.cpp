@@ -39,15 +39,17 @@ class MemoryBytes {
   const Program& program_;
 };
 
-double pairs(const std::vector<Slice>& slices, std::int64_t heads) {
-  return count_pairs(slices) * static_cast<double>(heads);
-}
-
 }  // namespace
 
 Cost cost(const Problem& problem, const Program& program) {
   Cost result;
   std::set<int> in_flight;
+  const auto count_call = [&](const std::vector<Slice>& slices, std::int64_t heads) {
+    const double seen = count_pairs(slices) * static_cast<double>(heads);
+    result.pairs += seen;
+    ++result.calls;
+    if (seen > 0) in_flight.clear();  // what is on its way now has something to hide behind
+  };
   for (const Step& step : program.steps) {
     result.memory_bytes += std::visit(MemoryBytes(program), step);
     if (const auto* post = std::get_if<Post>(&step)) {
@@ -62,13 +64,9 @@ Cost cost(const Problem& problem, const Program& program) {
       result.exposed_bytes += bytes(program, receives);
       result.exposed_messages += static_cast<std::int64_t>(receives.size());
     } else if (const auto* attend = std::get_if<Attend>(&step)) {
-      const double seen = pairs(attend->slices, attend->q.heads);
-      result.pairs += seen;
-      if (seen > 0) in_flight.clear();  // what is on its way now has something to hide behind
+      count_call(attend->slices, attend->q.heads);
     } else if (const auto* backward = std::get_if<AttendBackward>(&step)) {
-      const double seen = pairs(backward->slices, backward->q.heads);
-      result.pairs += seen;
-      if (seen > 0) in_flight.clear();
+      count_call(backward->slices, backward->q.heads);
     }
   }
   const double flops_per_pair = 2.0 * (problem.d + problem.d_v) * (program.backward ? 2.5 : 1.0);
