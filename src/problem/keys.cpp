@@ -10,6 +10,7 @@
 #include "base/fail.hpp"
 #include "problem/defaults.hpp"
 
+#include "problem/slice_text.hpp"
 namespace rotunda {
 
 const char* to_string(Sink sink) noexcept {

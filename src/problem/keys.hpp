@@ -53,10 +53,4 @@ struct Key {
 /// A decimal integer. @throws Error bad_input naming `key`.
 [[nodiscard]] std::int64_t read_integer(std::string_view key, const Value& value);
 
-/// A slice list: "@file.json", or a JSON array, inline or as a word of the text form. @throws Error bad_input
-[[nodiscard]] std::vector<Slice> read_slices(const Value& value);
-/// Compact JSON without blanks.
-[[nodiscard]] std::string print_slice(const Slice& slice);
-[[nodiscard]] std::string print_slices(const std::vector<Slice>& slices);
-
 }  // namespace rotunda

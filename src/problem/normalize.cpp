@@ -7,6 +7,7 @@
 #include "problem/keys.hpp"
 #include "problem/overlap.hpp"
 #include "problem/slice_region.hpp"
+#include "problem/slice_text.hpp"
 
 namespace rotunda {
 namespace {
