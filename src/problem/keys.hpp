@@ -23,6 +23,12 @@ struct Draft {
 
 enum class KeyLayouts { any, dense, thd };
 
+/// A key's value in a problem.
+struct Printed {
+  std::string text;
+  bool left_out = false;  ///< of to_text: the default, or said by another key
+};
+
 /// One key of the problem text.
 struct Key {
   std::string_view name;
@@ -31,8 +37,7 @@ struct Key {
   bool beside_slices;        ///< may be given together with slices
   /// Reads a value into the draft. @throws Error bad_input
   void (*read)(Draft& draft, const Key& key, const Value& value);
-  /// The value's text of a normalized problem; empty: the default, left out.
-  std::string (*print)(const Problem& problem);
+  Printed (*print)(const Problem& problem);
 };
 
 /// All keys, in the order in which they are printed.
