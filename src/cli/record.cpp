@@ -113,7 +113,7 @@ void append_json(const std::string& path, const std::vector<ordered_json>& value
 }
 
 double forward_flops(const Problem& problem) {
-  return 2.0 * problem.h_q * (problem.d + problem.d_v) * count_pairs(mask_slices(problem));
+  return flops_per_pair(problem) * problem.h_q * count_pairs(mask_slices(problem));
 }
 
 }  // namespace rotunda::cli

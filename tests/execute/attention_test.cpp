@@ -31,7 +31,7 @@ void on_ranks(int ranks, const PlanOptions& options, const LocalOptions& local_o
 }
 
 TEST(Attention, CountsBytesAndWorkspaceExactly) {
-  for (const auto schedule : {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p}) {
+  for (const auto schedule : kScheduleKinds) {
     PlanOptions options;
     options.schedule = schedule;
     on_ranks(4, options, {}, [&](Attention& attention, Tensors& tensors, Transport&) {
