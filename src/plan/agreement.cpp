@@ -10,6 +10,7 @@
 #include "plan/selection.hpp"
 #include "problem/keys.hpp"
 #include "rotunda/plan.hpp"
+#include "transport/registry.hpp"
 
 namespace rotunda {
 namespace {
@@ -92,13 +93,13 @@ void compare(const std::string& field, const std::vector<std::string>& values) {
 PlanOptions on_device_of(const PlanOptions& options, const Transport& transport) {
   PlanOptions result = options;
   const Device device = transport.device();
-  const std::string kind = device.is_cuda() ? "cuda" : "cpu";
+  const std::string kind = to_string(device.kind);
   if (!options.device.empty() && options.device != kind) {
     fail(ErrorKind::bad_input, "device {} was asked for, and the transport is on {}", options.device,
          to_string(device));
   }
   result.device = kind;
-  const auto& table = transport_table();
+  const auto& table = transports();
   const auto named = [&](const TransportEntry& entry) { return entry.name == transport.name(); };
   if (options.transport.empty() && std::any_of(table.begin(), table.end(), named)) result.transport = transport.name();
   result.devices.clear();
