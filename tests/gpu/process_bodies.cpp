@@ -1,4 +1,4 @@
-// What the ranks of process_test.cpp do.
+// What the ranks of process_suite.cpp do.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
