@@ -1,12 +1,13 @@
 #include "cli/terminal.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <mutex>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace rotunda::cli {
 
