@@ -185,7 +185,7 @@ TEST(Attention, ARankThatFailsIsNamedToTheOthers) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::transport) << error.what();
     }
-    EXPECT_GE(told, 1);
+    EXPECT_GE(told, 1);  // the other may learn of it before, while it agrees on the plan
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   }
 }
