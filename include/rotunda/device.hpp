@@ -20,6 +20,8 @@ struct Device {
 [[nodiscard]] inline Device cuda_device(int index) {
   return {Device::Kind::cuda, index};
 }
+/// "cpu", "cuda"
+[[nodiscard]] const char* to_string(Device::Kind kind) noexcept;
 /// "cpu", "cuda:0"
 [[nodiscard]] std::string to_string(const Device& device);
 

@@ -24,7 +24,7 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-/// "bad_input", "unsupported", …
+/// "bad input", "unsupported", …
 [[nodiscard]] const char* to_string(ErrorKind kind) noexcept;
 
 /// The CLI's exit status: bad_input 2, unsupported 3, transport 4, device 5, internal 70.

@@ -13,6 +13,7 @@ struct Component {
   std::string name;
   bool available = false;
   std::string description;  ///< what it is, or why it is not available and what it needs
+  bool processes = false;   ///< a transport that make_process_transport makes: each rank is a process
 };
 
 [[nodiscard]] std::vector<Component> components();

@@ -99,6 +99,10 @@ void normalize(Problem& problem);
 /// 64-bit hash of to_text (FNV-1a): equal on every rank and machine.
 [[nodiscard]] std::uint64_t hash(const Problem& problem);
 
+/// The same kind of problem, made smaller: lengths, offsets, windows, prefix, chunk and slices times `factor`, below 1.
+/// What is above 0 stays so, but for visible and packed lengths. @throws Error bad_input where slices then overlap
+[[nodiscard]] Problem scaled(Problem problem, double factor);
+
 /// The mask as slices in buffer rows (batch 0 for thd), ordered by batch and query row. Slices with no visible pair
 /// are left out. Band edges and positions are small enough that sums of them never overflow.
 [[nodiscard]] std::vector<Slice> mask_slices(const Problem& problem);

@@ -4,6 +4,7 @@
 // exchanges, and attends over slices given in buffer rows. docs/algorithms.md explains the patterns in prose.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 namespace rotunda {
 
 enum class ScheduleKind { p2p, all_gather, a2a, a2a_p2p };
+inline constexpr std::array kScheduleKinds{ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a,
+                                           ScheduleKind::a2a_p2p};
 
 [[nodiscard]] const char* to_string(ScheduleKind kind) noexcept;
 /// @throws Error bad_input listing the allowed names
@@ -73,7 +76,7 @@ struct Transfer {
 /// One round of messages. The same id on every rank that takes part; ids ascend in posting order.
 struct Exchange {
   int id = 0;
-  std::string label;  ///< such as "KV of rank 3" for traces and `explain`
+  std::string label;  ///< such as "inputs of item 3", for traces and `explain`
   std::vector<Transfer> sends, receives;
 };
 
@@ -158,12 +161,30 @@ struct Program {
   std::vector<Exchange> exchanges;
   std::vector<Step> steps;
   std::int64_t workspace_bytes = 0;  ///< planned buffers; a kernel's own scratch comes on top
+
+  /// The buffer that a region is in.
+  [[nodiscard]] const Buffer& buffer(const Region& region) const {
+    return buffers[static_cast<std::size_t>(region.buffer)];
+  }
+  /// The exchange that a step means.
+  [[nodiscard]] const Exchange& exchange(int index) const { return exchanges[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] std::int64_t bytes(const Region& region) const {
+    const Buffer& b = buffer(region);
+    return b.batch * region.rows * region.heads * b.dim * static_cast<std::int64_t>(size_of(b.dtype));
+  }
 };
+
+/// FLOPs of backward ÷ those of forward: five products a pair for two.
+inline constexpr double kBackwardFlops = 2.5;
+/// FLOPs of a visible (row, key) pair of one query head, forward.
+[[nodiscard]] inline double flops_per_pair(const Problem& problem) {
+  return 2.0 * (problem.d + problem.d_v);
+}
 
 /// What a program costs, counted from its steps.
 struct Cost {
   double pairs = 0;  ///< visible (row, key) pairs, summed over the query heads computed
-  double flops = 0;  ///< 2·(d + d_v) a pair forward, 2.5 times that backward
+  double flops = 0;  ///< flops_per_pair, backward times kBackwardFlops
   std::int64_t bytes_sent = 0, bytes_received = 0;
   std::int64_t messages = 0;       ///< received
   std::int64_t exposed_bytes = 0;  ///< received with no attention between post and await

@@ -1,6 +1,7 @@
 // Shards: which rank owns which tokens. Host only.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,8 @@
 namespace rotunda {
 
 enum class ShardKind { contiguous, dual_chunk, dual_chunk_doc, striped, balanced };
+inline constexpr std::array kShardKinds{ShardKind::contiguous, ShardKind::dual_chunk, ShardKind::dual_chunk_doc,
+                                        ShardKind::striped, ShardKind::balanced};
 
 [[nodiscard]] const char* to_string(ShardKind kind) noexcept;
 /// @throws Error bad_input listing the allowed names

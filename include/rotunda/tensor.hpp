@@ -29,6 +29,8 @@ struct TensorView {
   [[nodiscard]] std::int64_t heads() const { return shape[2]; }
   [[nodiscard]] std::int64_t dim() const { return shape[3]; }
   [[nodiscard]] std::int64_t elements() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
+  /// Of the elements: what lies between them is not counted.
+  [[nodiscard]] std::int64_t bytes() const { return elements() * static_cast<std::int64_t>(size_of(dtype)); }
   [[nodiscard]] bool empty() const { return elements() == 0; }
 
   /// Address of element [b, row, head, 0]; T must match dtype.
@@ -36,7 +38,8 @@ struct TensorView {
   [[nodiscard]] T* at(std::int64_t b, std::int64_t row, std::int64_t head) const {
     return static_cast<T*>(data) + b * stride[0] + row * stride[1] + head * stride[2];
   }
-  /// The same memory narrowed to rows [begin, begin + count) or to heads [begin, begin + count).
+  /// The same memory narrowed to batch entries, rows or heads [begin, begin + count).
+  [[nodiscard]] TensorView narrow_batch(std::int64_t begin, std::int64_t count) const;
   [[nodiscard]] TensorView narrow_rows(std::int64_t begin, std::int64_t count) const;
   [[nodiscard]] TensorView narrow_heads(std::int64_t begin, std::int64_t count) const;
 };

@@ -84,8 +84,8 @@ struct Fault {
 struct LocalOptions {
   std::chrono::milliseconds timeout{60'000};
   Fault fault;
-  std::vector<int>
-      devices{};  ///< CUDA device of rank r: devices[r % size], shared where there are more ranks; empty: host memory
+  /// CUDA device of rank r: devices[r % size], shared where there are more ranks; empty: host memory.
+  std::vector<int> devices{};
 };
 
 /// Ranks as threads of this process, on host memory or CUDA devices. The result's element r belongs to rank r's thread.

@@ -11,6 +11,10 @@
 
 namespace rotunda {
 
+const char* to_string(Device::Kind kind) noexcept {
+  return kind == Device::Kind::cuda ? "cuda" : "cpu";
+}
+
 std::string to_string(const Device& device) {
   return device.is_cuda() ? fmt::format("cuda:{}", device.index) : "cpu";
 }

@@ -27,18 +27,29 @@ std::size_t size_of(DType dtype) noexcept {
   return dtype == DType::fp32 ? 4 : 2;
 }
 
-TensorView TensorView::narrow_rows(std::int64_t begin, std::int64_t count) const {
-  TensorView view = *this;
-  view.data = static_cast<std::byte*>(data) + begin * stride[1] * static_cast<std::int64_t>(size_of(dtype));
-  view.shape[1] = count;
+namespace {
+
+TensorView narrow(TensorView view, std::size_t axis, std::int64_t begin, std::int64_t count) {
+  if (view.data != nullptr) {
+    const std::int64_t elements = begin * view.stride[axis];
+    view.data = static_cast<std::byte*>(view.data) + elements * static_cast<std::int64_t>(size_of(view.dtype));
+  }
+  view.shape[axis] = count;
   return view;
 }
 
+}  // namespace
+
+TensorView TensorView::narrow_batch(std::int64_t begin, std::int64_t count) const {
+  return narrow(*this, 0, begin, count);
+}
+
+TensorView TensorView::narrow_rows(std::int64_t begin, std::int64_t count) const {
+  return narrow(*this, 1, begin, count);
+}
+
 TensorView TensorView::narrow_heads(std::int64_t begin, std::int64_t count) const {
-  TensorView view = *this;
-  view.data = static_cast<std::byte*>(data) + begin * stride[2] * static_cast<std::int64_t>(size_of(dtype));
-  view.shape[2] = count;
-  return view;
+  return narrow(*this, 2, begin, count);
 }
 
 TensorView make_view(void* data, DType dtype, Layout layout, std::int64_t b, std::int64_t s, std::int64_t h,

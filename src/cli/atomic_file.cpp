@@ -4,16 +4,15 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <filesystem>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/fail.hpp"
 
 namespace rotunda::cli {
-
 namespace {
 
 namespace fs = std::filesystem;

@@ -136,7 +136,7 @@ std::string result_text(const Record& record, const Check& check) {
 void add_rates(Record& record, const Problem& problem) {
   const double flops = forward_flops(problem) / record.ranks;
   if (record.times.forward > 0) record.fwd_tflops = flops / record.times.forward / 1e12;
-  if (record.times.backward > 0) record.bwd_tflops = 2.5 * flops / record.times.backward / 1e12;
+  if (record.times.backward > 0) record.bwd_tflops = kBackwardFlops * flops / record.times.backward / 1e12;
 }
 
 /// One traced run beside the timed ones, which carry no tracing.

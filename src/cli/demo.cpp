@@ -24,23 +24,16 @@ struct Pair {
   ScheduleKind forward, backward;
 };
 
-/// Every schedule, and two pairs whose backward differs.
-const std::vector<Pair> kPairs = {
-    {ScheduleKind::p2p, ScheduleKind::p2p},        {ScheduleKind::all_gather, ScheduleKind::all_gather},
-    {ScheduleKind::a2a, ScheduleKind::a2a},        {ScheduleKind::a2a_p2p, ScheduleKind::a2a_p2p},
-    {ScheduleKind::all_gather, ScheduleKind::p2p}, {ScheduleKind::p2p, ScheduleKind::a2a},
-};
-
-/// The pairs that the flags leave open: all of them, or the schedule asked for, or every one with the backward asked
-/// for.
+/// The pairs that the flags leave open: every schedule, or the one asked for, with the backward asked for or its own;
+/// where nothing was asked for, also two pairs whose backward differs.
 std::vector<Pair> pairs_of(const PlanOptions& plan) {
-  if (!plan.schedule && !plan.backward_schedule) return kPairs;
   std::vector<Pair> pairs;
-  for (const Pair& each : kPairs) {
-    const bool same = each.forward == each.backward;
-    if (same && plan.schedule.value_or(each.forward) == each.forward) {
-      pairs.push_back({each.forward, plan.backward_schedule.value_or(each.forward)});
-    }
+  for (const ScheduleKind kind : kScheduleKinds) {
+    if (plan.schedule.value_or(kind) == kind) pairs.push_back({kind, plan.backward_schedule.value_or(kind)});
+  }
+  if (!plan.schedule && !plan.backward_schedule) {
+    pairs.push_back({ScheduleKind::all_gather, ScheduleKind::p2p});
+    pairs.push_back({ScheduleKind::p2p, ScheduleKind::a2a});
   }
   return pairs;
 }
@@ -116,7 +109,7 @@ class Tour {
     for (const Grade& each : outcome.grades) {
       cells.push_back(fmt::format("{:.2f}{}", each.ratio, each.passed() ? "" : " FAILED"));
     }
-    const double flops = forward_flops(inputs_.problem) * (inputs_.problem.grad ? 3.5 : 1);
+    const double flops = forward_flops(inputs_.problem) * (inputs_.problem.grad ? 1 + kBackwardFlops : 1);
     const double seconds = outcome.times.forward + outcome.times.backward;
     cells.push_back(figure(1e3 * outcome.times.forward));
     cells.push_back(figure(1e3 * outcome.times.backward));
@@ -156,7 +149,6 @@ void write_pictures(const Options& options, const Tour& tour) {
                              to_string(plans.front()->forward_schedule.kind), svg, trace));
 }
 
-/// Runs the tour over one file; the worst ratio to its bar, over 1 where something failed.
 void append_records(const Options& options, const Tour& tour) {
   std::vector<nlohmann::ordered_json> records;
   for (const Outcome& outcome : tour.outcomes()) {

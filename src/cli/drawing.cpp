@@ -16,6 +16,7 @@ namespace {
 using Plans = std::vector<std::shared_ptr<const Plan>>;
 
 constexpr double kWidth = 1120, kMargin = 30, kInner = kWidth - 2 * kMargin;
+constexpr double kLaneHeight = 15;
 constexpr int kStripCells = 512, kPanelCells = 64;
 constexpr std::size_t kMostRanks = 16;
 
@@ -182,7 +183,7 @@ class Drawing {
   }
 
   void lanes(const Simulation& simulation) {
-    constexpr double label = 64, height = 15;
+    constexpr double label = 64, height = kLaneHeight;
     const double width = kInner - label;
     const double scale = simulation.seconds > 0 ? width / simulation.seconds : 0;
     for (std::size_t r = 0; r < drawn(); ++r) {
@@ -202,7 +203,7 @@ class Drawing {
   }
 
   void box(const Interval& interval, int rank, int steps, double scale, double x0) {
-    constexpr double height = 15;
+    constexpr double height = kLaneHeight;
     const double x = x0 + scale * interval.begin;
     const double w = std::max(0.6, scale * (interval.end - interval.begin) - 0.4);
     const std::string tip =

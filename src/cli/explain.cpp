@@ -21,8 +21,8 @@ constexpr int kShownInFull = 4;
 
 std::string problem_text(const Problem& problem) {
   const auto slices = mask_slices(problem);
-  return fmt::format("problem  {}\n         {} slices, {} visible (row, key) pairs a head, {}FLOP forward\n",
-                     to_text(problem), grouped(static_cast<std::int64_t>(slices.size())),
+  return fmt::format("problem  {}\n         {} slice{}, {} visible (row, key) pairs a head, {}FLOP forward\n",
+                     to_text(problem), grouped(static_cast<std::int64_t>(slices.size())), slices.size() == 1 ? "" : "s",
                      count_text(count_pairs(slices)), flops_text(forward_flops(problem)));
 }
 

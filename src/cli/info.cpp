@@ -1,5 +1,4 @@
 #include "rotunda/info.hpp"
-#include "rotunda/device.hpp"
 
 #include <fmt/format.h>
 
@@ -8,6 +7,7 @@
 #include "cli/setup.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
+#include "rotunda/device.hpp"
 
 namespace rotunda::cli {
 namespace {

@@ -164,14 +164,12 @@ int status_of(const std::vector<Child>& first_failed, const std::vector<Child>& 
 }  // namespace
 
 bool needs_processes(const Options& options) {
-  const std::string& name = options.plan.transport;
-  if (name != "ipc" && name != "nccl") return false;
   if (options.command != Command::run && options.command != Command::verify && options.command != Command::bench) {
     return false;
   }
   const std::vector<Component> all = components();
   return std::any_of(all.begin(), all.end(), [&](const Component& each) {
-    return each.kind == "transport" && each.name == name && each.available;
+    return each.kind == "transport" && each.name == options.plan.transport && each.available && each.processes;
   });
 }
 

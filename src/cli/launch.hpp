@@ -10,8 +10,8 @@
 
 namespace rotunda::cli {
 
-/// Whether the command runs attention on ranks that are processes: --transport ipc or nccl, where this build and
-/// machine have it (else the plan says why not).
+/// Whether the command runs attention on ranks that are processes: as --transport asks, where this build and machine
+/// have it (else the plan says why not).
 [[nodiscard]] bool needs_processes(const Options& options);
 
 /// Makes the options those of one rank of the job, where there is one. @throws Error bad_input where --ranks says

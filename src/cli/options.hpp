@@ -31,7 +31,7 @@ struct Options {
   std::vector<std::string> baselines;
   std::string python, cluster;
   std::string command_line;  ///< for records
-  /// This process is one rank of a job on transport ipc or nccl, which has as many ranks as the job.
+  /// This process is one rank of a job on a transport between processes, which has as many ranks as the job.
   std::optional<ProcessGroup> process;
 
   [[nodiscard]] int ranks_or_default() const { return ranks.value_or(4); }

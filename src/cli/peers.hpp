@@ -1,7 +1,7 @@
 // Peers: other people's attention, timed by programs in bench/peers.
 //
-// A peer is called as `NAME --problem TEXT --repeat N --threads N` and prints one JSON line {"fwd_ms", "bwd_ms",
-// "both_ms", "versions": {…}}, times null where it has none; a failure is told on its standard error.
+// A peer is called as `NAME --problem TEXT --repeat N --threads N --ranks N` and prints one JSON line {"fwd_ms",
+// "bwd_ms", "both_ms", "versions": {…}}, times null where it has none; a failure is told on its standard error.
 #pragma once
 
 #include <map>

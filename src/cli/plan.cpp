@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include "base/fail.hpp"
 #include "cli/cluster.hpp"
@@ -11,8 +10,6 @@
 
 namespace rotunda::cli {
 namespace {
-
-constexpr std::array kSchedules{ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p};
 
 struct Row {
   int ranks = 1;
@@ -42,7 +39,7 @@ std::vector<Row> all_rows(const Problem& problem, const Options& options, const 
   if (options.ranks) counts = {*options.ranks};
   std::vector<Row> rows;
   for (const int ranks : counts) {
-    for (const ScheduleKind kind : kSchedules) {
+    for (const ScheduleKind kind : kScheduleKinds) {
       if (options.plan.schedule && *options.plan.schedule != kind) continue;
       if (!options.plan.schedule && ranks == 1 && kind != ScheduleKind::p2p) continue;  // all the same
       rows.push_back(best_shard(problem, options, kind, ranks, machine));

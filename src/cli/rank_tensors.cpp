@@ -1,13 +1,6 @@
 #include "cli/rank_tensors.hpp"
 
 namespace rotunda::cli {
-namespace {
-
-std::int64_t bytes_of(const TensorView& view) {
-  return view.elements() * static_cast<std::int64_t>(size_of(view.dtype));
-}
-
-}  // namespace
 
 void RankTensors::allocate(const Problem& problem, RowCounts rows, const std::vector<TensorKind>& kinds,
                            const Device& device) {
@@ -16,7 +9,7 @@ void RankTensors::allocate(const Problem& problem, RowCounts rows, const std::ve
   if (!device.is_cuda()) return;
   for (const TensorKind& kind : kinds) {
     TensorView view = host_.views.*kind.view;
-    memory_.emplace_back(device, bytes_of(view));
+    memory_.emplace_back(device, view.bytes());
     view.data = memory_.back().data();
     device_views_.*kind.view = view;
   }
@@ -26,7 +19,7 @@ void RankTensors::upload(const std::vector<TensorKind>& kinds) {
   if (!device_.is_cuda()) return;
   for (const TensorKind& kind : kinds) {
     const TensorView& from = host_.views.*kind.view;
-    copy_bytes((device_views_.*kind.view).data, from.data, bytes_of(from), device_, {});
+    copy_bytes((device_views_.*kind.view).data, from.data, from.bytes(), device_, {});
   }
   synchronize(device_, {});
 }
@@ -35,7 +28,7 @@ void RankTensors::download(const std::vector<TensorKind>& kinds) const {
   if (!device_.is_cuda()) return;
   for (const TensorKind& kind : kinds) {
     const TensorView& to = host_.views.*kind.view;
-    copy_bytes(to.data, (device_views_.*kind.view).data, bytes_of(to), device_, {});
+    copy_bytes(to.data, (device_views_.*kind.view).data, to.bytes(), device_, {});
   }
   synchronize(device_, {});
 }

@@ -46,7 +46,7 @@ Record record_of(const std::string& name, const std::string& problem, const Opti
   record.backward_schedule = to_string(plan.backward_schedule.kind);
   record.kernel = plan.kernel;
   record.transport = plan.transport;
-  record.device = plan.device.is_cuda() ? "cuda" : "cpu";
+  record.device = to_string(plan.device.kind);
   if (plan.device.is_cuda()) record.gpus = gpus(reports);
   record.versions = versions();
   if (plan.device.is_cuda()) record.versions["gpu"] = describe(plan.device);
@@ -113,7 +113,7 @@ void append_json(const std::string& path, const std::vector<ordered_json>& value
 }
 
 double forward_flops(const Problem& problem) {
-  return 2.0 * problem.h_q * (problem.d + problem.d_v) * count_pairs(mask_slices(problem));
+  return flops_per_pair(problem) * problem.h_q * count_pairs(mask_slices(problem));
 }
 
 }  // namespace rotunda::cli

@@ -54,7 +54,7 @@ struct Record {
 /// Appends to the array in `path`, which is made if it is not there, and replaced as a whole. @throws Error bad_input
 void append_json(const std::string& path, const std::vector<nlohmann::ordered_json>& values);
 
-/// 2·h_q·(d + d_v) a visible (row, key) pair; backward 2.5 times that.
+/// Of all query heads; backward takes kBackwardFlops times that.
 [[nodiscard]] double forward_flops(const Problem& problem);
 
 }  // namespace rotunda::cli

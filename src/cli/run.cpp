@@ -12,7 +12,7 @@ namespace rotunda::cli {
 namespace {
 
 std::span<const std::byte> bytes_of(const TensorView& view) {
-  return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.elements()) * size_of(view.dtype)};
+  return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.bytes())};
 }
 
 void write_outputs(const std::string& path, const Inputs& inputs, const TensorStore& outputs) {

@@ -18,7 +18,7 @@ struct SessionSetup {
   int ranks = 1;
   std::chrono::milliseconds timeout{60'000};
   bool tracing = false;
-  /// This process is one rank of `ranks`, on transport ipc or nccl; else they are threads of this process.
+  /// This process is one rank of `ranks`, on a transport between processes; else they are threads of this process.
   std::optional<ProcessGroup> process;
 };
 

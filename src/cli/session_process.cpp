@@ -123,7 +123,7 @@ class Process final : public Runner {
   void gather(const TensorKind& kind, const TensorView& whole) {
     const Plan& plan = *work_->report().plan;
     const TensorView& mine = work_->tensors().on_host().*kind.view;
-    const auto bytes = static_cast<std::size_t>(mine.elements()) * size_of(mine.dtype);
+    const auto bytes = static_cast<std::size_t>(mine.bytes());
     const auto texts = transport_->all_gather_text(std::string(static_cast<const char*>(mine.data), bytes));
     for (int rank = 0; rank < setup_.ranks; ++rank) {
       TensorStore store;

@@ -136,11 +136,7 @@ class Simulator {
 
   static double bytes(const Program& program, const std::vector<Transfer>& transfers) {
     double sum = 0;
-    for (const Transfer& transfer : transfers) {
-      const Buffer& buffer = program.buffers[static_cast<std::size_t>(transfer.region.buffer)];
-      sum += static_cast<double>(buffer.batch * transfer.region.rows * transfer.region.heads * buffer.dim) *
-             static_cast<double>(size_of(buffer.dtype));
-    }
+    for (const Transfer& transfer : transfers) sum += static_cast<double>(program.bytes(transfer.region));
     return sum;
   }
 
@@ -149,22 +145,18 @@ class Simulator {
     Rank& rank = ranks_[r];
     const Step& step = programs_[r].steps[rank.next];
     if (const auto* post = std::get_if<Post>(&step)) {
-      send(r, exchange(r, post->exchange));
+      send(r, programs_[r].exchange(post->exchange));
     } else if (const auto* await = std::get_if<Await>(&step)) {
-      if (!receive(r, exchange(r, await->exchange))) return false;
+      if (!receive(r, programs_[r].exchange(await->exchange))) return false;
     } else if (const auto* convert = std::get_if<Convert>(&step)) {
       put(rank, convert->to, part(rank, convert->from));
     } else if (const auto* attend = std::get_if<Attend>(&step)) {
       compute(r, *attend, 1.0);
     } else if (const auto* back = std::get_if<AttendBackward>(&step)) {
-      compute(r, *back, 2.5);
+      compute(r, *back, kBackwardFlops);
     }
     ++rank.next;
     return true;
-  }
-
-  [[nodiscard]] const Exchange& exchange(std::size_t r, int index) const {
-    return programs_[r].exchanges[static_cast<std::size_t>(index)];
   }
 
   void send(std::size_t r, const Exchange& exchange) {
@@ -206,7 +198,7 @@ class Simulator {
     Rank& rank = ranks_[r];
     RankView& view = result_.ranks[r];
     const std::int64_t pairs = slice_pairs(step.slices) * step.q.heads;
-    const double flops = weight * 2.0 * (problem_.d + problem_.d_v) * static_cast<double>(pairs);
+    const double flops = weight * flops_per_pair(problem_) * static_cast<double>(pairs);
     const double end = rank.now + flops / machine_.flops_per_second;
     view.pairs += pairs;
     if (pairs > 0) {

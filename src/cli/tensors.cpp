@@ -123,7 +123,7 @@ void TensorStore::allocate(const Problem& problem, RowCounts rows, const std::ve
   for (const TensorKind& kind : kinds) {
     TensorView view = view_of(problem, kind, rows, nullptr);
     // Never null: a view without data stands for a tensor that is not there, an empty one is there.
-    const auto bytes = static_cast<std::size_t>(view.elements()) * size_of(view.dtype);
+    const auto bytes = static_cast<std::size_t>(view.bytes());
     memory_.push_back(std::make_unique_for_overwrite<std::byte[]>(std::max<std::size_t>(1, bytes)));
     view.data = memory_.back().get();
     views.*kind.view = view;

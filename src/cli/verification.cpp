@@ -1,7 +1,6 @@
 #include "cli/verification.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/fail.hpp"
 #include "cli/record.hpp"
@@ -13,65 +12,8 @@
 namespace rotunda::cli {
 namespace {
 
-void scale(std::vector<std::int64_t>& values, double factor) {
-  for (std::int64_t& value : values) value = std::llround(std::floor(static_cast<double>(value) * factor));
-}
-
-/// Lengths that must not vanish.
-std::int64_t shrunk(std::int64_t length, double factor) {
-  return length == 0 ? 0 : std::max<std::int64_t>(1, std::llround(static_cast<double>(length) * factor));
-}
-
-std::int64_t shrunk_edge(std::int64_t edge, double factor) {
-  if (edge == kInfinity || edge == -kInfinity || edge == 0) return edge;
-  return edge > 0 ? shrunk(edge, factor) : -shrunk(-edge, factor);
-}
-
-void scale_span(std::int64_t& begin, std::int64_t& len, double factor) {
-  const auto end = static_cast<std::int64_t>(std::floor(static_cast<double>(begin + len) * factor));
-  begin = static_cast<std::int64_t>(std::floor(static_cast<double>(begin) * factor));
-  len = end - begin;
-}
-
-/// Visible lengths no longer than the sequences that hold them.
-void clamp_used(std::vector<std::int64_t>& used, const std::vector<std::int64_t>& offsets) {
-  for (std::size_t i = 0; i < used.size(); ++i) used[i] = std::min(used[i], offsets[i + 1] - offsets[i]);
-}
-
-Problem scaled(Problem problem, double factor) {
-  if (problem.layout != Layout::thd || problem.slices) {
-    problem.s_q = shrunk(problem.s_q, factor);
-    problem.s_k = shrunk(problem.s_k, factor);
-  }
-  for (auto* lists :
-       {&problem.lens_q, &problem.lens_k, &problem.cu_q, &problem.cu_k, &problem.used_q, &problem.used_k}) {
-    scale(*lists, factor);
-  }
-  if (!problem.cu_q.empty()) {
-    problem.s_q = problem.cu_q.back();
-    problem.s_k = problem.cu_k.back();
-    clamp_used(problem.used_q, problem.cu_q);
-    clamp_used(problem.used_k, problem.cu_k);
-  }
-  problem.window = {shrunk_edge(problem.window.left, factor), shrunk_edge(problem.window.right, factor)};
-  problem.prefix = shrunk(problem.prefix, factor);
-  problem.chunk = shrunk(problem.chunk, factor);
-  if (problem.slices) {
-    for (Slice& slice : *problem.slices) {
-      scale_span(slice.q_begin, slice.q_len, factor);
-      scale_span(slice.k_begin, slice.k_len, factor);
-      slice.q_pos = static_cast<std::int64_t>(std::floor(static_cast<double>(slice.q_pos) * factor));
-      slice.k_pos = static_cast<std::int64_t>(std::floor(static_cast<double>(slice.k_pos) * factor));
-      slice.left = shrunk_edge(slice.left, factor);
-      slice.right = shrunk_edge(slice.right, factor);
-    }
-  }
-  normalize(problem);
-  return problem;
-}
-
 double oracle_flops(const Problem& problem) {
-  return forward_flops(problem) * (problem.grad ? 3.5 : 1);
+  return forward_flops(problem) * (problem.grad ? 1 + kBackwardFlops : 1);
 }
 
 }  // namespace

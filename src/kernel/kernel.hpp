@@ -24,9 +24,9 @@ struct HeadMap {
 
 /// Forward over slices. With P = exp(scale·S - lse) on the visible pairs, out = P·V and lse = log Σ exp(scale·S).
 /// Views are [batch, row, head, dim], last axis contiguous, other strides free; q, k, v, out have the problem's dtype.
-///   init: the running state is empty; acc, lse and lse_low hold anything (NaN too) and every row of them is written,
-///   rows of no
-///         slice with acc = 0, lse = -inf. Otherwise acc, lse are the state so far: acc normalised, as if final.
+///   init: the running state is empty; acc, lse and lse_low hold anything (NaN too), and every row of them is written,
+///         rows of no slice with acc = 0, lse = -inf. Otherwise acc, lse are the state so far: acc normalised, as if
+///         final.
 ///   last: the state goes to `out` (every row of it) and lse; acc is not written (and not needed with init). Otherwise
 ///         to acc and lse.
 /// Rows of no slice are never read from q; rows of k and v outside the slices are never read, so NaN there is harmless.
@@ -134,11 +134,18 @@ class Kernel {
   virtual void backward(const BackwardArgs& args, const KernelContext& context) const = 0;
 };
 
-/// All kernels of this build, in order of preference. registry.cpp, here and in cuda/, is the one place to add one.
+/// All kernels of this build, in order of preference. registry.cpp, here and in cuda/, is the place to add one.
 [[nodiscard]] const std::vector<const Kernel*>& kernels();
 /// nullptr where there is none of that name for that kind of device.
 [[nodiscard]] const Kernel* find_kernel(const std::string& name, Device::Kind kind = Device::Kind::cpu);
 /// Those of a build with CUDA, in order of preference; none otherwise.
 [[nodiscard]] std::vector<const Kernel*> cuda_kernels();
+
+/// A kernel that other builds have.
+struct AbsentKernel {
+  std::string name;
+  std::string needs;  ///< completes "kernel NAME is …"
+};
+[[nodiscard]] std::vector<AbsentKernel> absent_kernels();
 
 }  // namespace rotunda

@@ -1,6 +1,5 @@
 // Agreement: every rank says what it was asked for and what it planned; all compare before anything moves.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -9,62 +8,23 @@
 
 #include "base/fail.hpp"
 #include "plan/selection.hpp"
+#include "problem/keys.hpp"
 #include "rotunda/plan.hpp"
+#include "transport/registry.hpp"
 
 namespace rotunda {
 namespace {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-std::string text(const std::vector<std::int64_t>& numbers) {
-  return fmt::format("{}", fmt::join(numbers, ","));
-}
-
-std::string text(std::int64_t bound) {
-  return bound == kInfinity ? "inf" : fmt::format("{}", bound);
-}
-
-std::string text(const std::optional<std::vector<Slice>>& slices) {
-  if (!slices) return "none";
-  std::string result;
-  for (const Slice& s : *slices) {
-    result += fmt::format("[{} {}+{} {}+{} at {} {} band {} {}]", s.batch, s.q_begin, s.q_len, s.k_begin, s.k_len,
-                          s.q_pos, s.k_pos, text(s.left), text(s.right));
-  }
-  return result;
-}
-
-Fields fields(const Problem& p, const PlanOptions& options) {
+/// The problem's keys, and the options.
+Fields fields(const Problem& problem, const PlanOptions& options) {
   const auto number = [](auto value) { return fmt::format("{}", value); };
   const auto name = [](const auto& value) { return std::string(value ? to_string(*value) : "auto"); };
   const auto or_auto = [](const std::string& value) { return value.empty() ? std::string("auto") : value; };
-  return {
-      {"dtype", to_string(p.dtype)},
-      {"layout", to_string(p.layout)},
-      {"b", number(p.b)},
-      {"s_q", number(p.s_q)},
-      {"s_k", number(p.s_k)},
-      {"h_q", number(p.h_q)},
-      {"h_kv", number(p.h_kv)},
-      {"d", number(p.d)},
-      {"d_v", number(p.d_v)},
-      {"mask", p.mask == Mask::causal ? "causal" : "none"},
-      {"align", p.align == Align::bottom_right ? "bottom_right" : "top_left"},
-      {"window", text(p.window.left) + "," + text(p.window.right)},
-      {"prefix", number(p.prefix)},
-      {"chunk", number(p.chunk)},
-      {"slices", text(p.slices)},
-      {"lens_q", text(p.lens_q)},
-      {"lens_k", text(p.lens_k)},
-      {"cu_q", text(p.cu_q)},
-      {"cu_k", text(p.cu_k)},
-      {"used_q", text(p.used_q)},
-      {"used_k", text(p.used_k)},
-      {"scale", number(p.scale)},
-      {"sink", to_string(p.sink)},
-      {"max_logit", number(p.max_logit)},
-      {"deterministic", number(p.deterministic)},
-      {"grad", number(p.grad)},
+  Fields result;
+  for (const Key& key : problem_keys()) result.emplace_back(key.name, key.print(problem).text);
+  const Fields asked = {
       {"schedule", name(options.schedule)},
       {"backward_schedule", options.backward_schedule || options.mixes ? name(options.backward_schedule) : "schedule"},
       {"inner", number(options.inner)},
@@ -76,6 +36,8 @@ Fields fields(const Problem& p, const PlanOptions& options) {
       {"transport", or_auto(options.transport)},
       {"device", or_auto(options.device)},
   };
+  result.insert(result.end(), asked.begin(), asked.end());
+  return result;
 }
 
 /// What a rank tells the others.
@@ -131,13 +93,13 @@ void compare(const std::string& field, const std::vector<std::string>& values) {
 PlanOptions on_device_of(const PlanOptions& options, const Transport& transport) {
   PlanOptions result = options;
   const Device device = transport.device();
-  const std::string kind = device.is_cuda() ? "cuda" : "cpu";
+  const std::string kind = to_string(device.kind);
   if (!options.device.empty() && options.device != kind) {
     fail(ErrorKind::bad_input, "device {} was asked for, and the transport is on {}", options.device,
          to_string(device));
   }
   result.device = kind;
-  const auto& table = transport_table();
+  const auto& table = transports();
   const auto named = [&](const TransportEntry& entry) { return entry.name == transport.name(); };
   if (options.transport.empty() && std::any_of(table.begin(), table.end(), named)) result.transport = transport.name();
   result.devices.clear();

@@ -27,7 +27,7 @@ std::string signature(const Plan& plan) {
   std::string result =
       fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", to_text(plan.problem), plan.ranks, text(plan.forward_schedule),
                   text(plan.backward_schedule), plan.forward_schedule.head_groups, plan.kernel, plan.transport,
-                  plan.device.is_cuda() ? "cuda" : "cpu");
+                  to_string(plan.device.kind));
   for (const TokenMap* map : {&plan.shard.q, &plan.shard.k}) {
     result += fmt::format("|{}/{}", map->tokens(), map->stride());
     for (int rank = 0; rank < map->ranks(); ++rank) {
@@ -52,17 +52,7 @@ const Kernel& choose_components(Plan& plan) {
   };
   attempt([&] { plan.device = choose_device(plan.problem, plan.options, plan.rank, plan.refusals); });
   attempt([&] { kernel = &choose_kernel(plan.problem, plan.options, plan.device, plan.refusals); });
-  attempt([&] {
-    plan.transport = choose_transport(plan.options, plan.refusals);
-    if ((plan.transport == "ipc" || plan.transport == "nccl") && !plan.device.is_cuda()) {
-      fail(ErrorKind::unsupported, "transport {} moves memory of CUDA devices, and the plan is for the cpu",
-           plan.transport);
-    }
-    if (plan.transport == "callback" && plan.device.is_cuda()) {
-      fail(ErrorKind::unsupported, "transport callback moves host memory, and the plan is for {}",
-           to_string(plan.device));
-    }
-  });
+  attempt([&] { plan.transport = choose_transport(plan.options, plan.device, plan.refusals); });
   if (!reasons.empty()) throw Error(ErrorKind::unsupported, fmt::format("{}", fmt::join(reasons, "; ")));
   plan.kernel = kernel->name();
   return *kernel;
@@ -87,34 +77,28 @@ int default_threads(int ranks) {
 
 std::vector<CallShape> calls_of(const Program& program, int threads, const Device& device) {
   std::vector<CallShape> calls;
-  const auto buffer = [&](const Region& region) -> const Buffer& {
-    return program.buffers[static_cast<std::size_t>(region.buffer)];
-  };
-  const auto shape = [&](const auto& step) {
-    CallShape call;
-    call.slices = step.slices;
-    call.batch = buffer(step.q).batch;
-    call.rows_q = step.q.rows;
-    call.rows_k = step.k.rows;
-    call.heads_q = static_cast<int>(step.q.heads);
-    call.heads_kv = static_cast<int>(step.k.heads);
-    call.threads = threads;
-    call.device = device;
-    return call;
+  const auto add = [&](const auto& step) -> CallShape& {
+    return calls.emplace_back(CallShape{.slices = step.slices,
+                                        .batch = program.buffer(step.q).batch,
+                                        .rows_q = step.q.rows,
+                                        .rows_k = step.k.rows,
+                                        .heads_q = static_cast<int>(step.q.heads),
+                                        .heads_kv = static_cast<int>(step.k.heads),
+                                        .threads = threads,
+                                        .device = device});
   };
   for (const Step& step : program.steps) {
     if (const auto* attend = std::get_if<Attend>(&step)) {
-      calls.push_back(shape(*attend));
-      calls.back().init = attend->init;
-      calls.back().last = attend->last;
-    }
-    if (const auto* back = std::get_if<AttendBackward>(&step)) {
-      calls.push_back(shape(*back));
-      calls.back().backward = true;
-      calls.back().init = back->init_dq;
-      calls.back().last = back->init_dkv;
-      calls.back().narrow_dq = buffer(back->dq).dtype != DType::fp32;
-      calls.back().narrow_dkv = buffer(back->dk).dtype != DType::fp32;
+      CallShape& call = add(*attend);
+      call.init = attend->init;
+      call.last = attend->last;
+    } else if (const auto* back = std::get_if<AttendBackward>(&step)) {
+      CallShape& call = add(*back);
+      call.backward = true;
+      call.init = back->init_dq;
+      call.last = back->init_dkv;
+      call.narrow_dq = program.buffer(back->dq).dtype != DType::fp32;
+      call.narrow_dkv = program.buffer(back->dk).dtype != DType::fp32;
     }
   }
   return calls;

@@ -9,14 +9,8 @@
 
 namespace rotunda {
 
-/// Transports that have a name here. All but local come with later builds.
-struct TransportEntry {
-  std::string name;
-  bool available = false;
-  std::string description;  ///< or what it needs
-  bool automatic = false;   ///< may be chosen by auto
-};
-[[nodiscard]] const std::vector<TransportEntry>& transport_table();
+/// Why a kernel or a transport is not used that could be.
+inline constexpr const char* kDisabled = "disabled by ROTUNDA_DISABLE";
 
 /// Schedules and shard that a plan will use, the same on every rank.
 struct Choice {
@@ -29,8 +23,9 @@ struct Choice {
 /// @throws Error unsupported with every reason
 [[nodiscard]] const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, const Device& device,
                                           std::vector<Refusal>& refusals);
-/// @throws Error unsupported, bad_input
-[[nodiscard]] std::string choose_transport(const PlanOptions& options, std::vector<Refusal>& refusals);
+/// @throws Error unsupported (one that does not move the device's memory, too), bad_input
+[[nodiscard]] std::string choose_transport(const PlanOptions& options, const Device& device,
+                                           std::vector<Refusal>& refusals);
 /// The device of a rank. @throws Error unsupported, bad_input
 [[nodiscard]] Device choose_device(const Problem& problem, const PlanOptions& options, int rank,
                                    std::vector<Refusal>& refusals);

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/fail.hpp"
 #include "problem/defaults.hpp"
+#include "problem/slice_text.hpp"
 
 namespace rotunda {
 
@@ -127,49 +129,50 @@ void read_slice_list(Draft& draft, const Key&, const Value& value) {
   draft.problem.slices = read_slices(value);
 }
 
-// --- Printing; empty is the default ---
+// --- Printing ---
 
-std::string print_if(bool told, std::string_view text) {
-  return told ? std::string(text) : std::string();
+Printed printed(std::string text, bool left_out = false) {
+  return {std::move(text), left_out};
 }
 
-std::string print_number(std::int64_t number, std::int64_t left_out) {
-  return number == left_out ? std::string() : std::to_string(number);
+Printed print_flag(bool told) {
+  return {told ? "1" : "0", !told};
 }
 
-std::string print_list(const List& list, const List& left_out) {
-  return list == left_out ? std::string() : fmt::format("{}", fmt::join(list, ","));
+Printed print_number(std::int64_t number, std::int64_t left_out) {
+  return {std::to_string(number), number == left_out};
 }
 
-std::string print_mask(const Problem& p) {
-  if (p.slices) return {};
-  if (p.mask == Mask::none) return "none";
-  return p.align == Align::bottom_right ? "causal_bottom_right" : "causal";
+Printed print_list(const List& list, const List& left_out) {
+  return {fmt::format("{}", fmt::join(list, ",")), list.empty() || list == left_out};
 }
 
-std::string print_align(const Problem& p) {
-  return print_if(p.mask == Mask::none && p.align == Align::bottom_right, "bottom_right");
+Printed print_mask(const Problem& p) {
+  if (p.mask == Mask::none) return {"none", p.slices.has_value()};
+  return {p.align == Align::bottom_right ? "causal_bottom_right" : "causal"};
 }
 
-std::string print_window(const Problem& p) {
+Printed print_align(const Problem& p) {
+  return {to_string(p.align), p.mask == Mask::causal || p.align == Align::top_left};
+}
+
+Printed print_window(const Problem& p) {
   const bool right_open = p.mask == Mask::causal || p.window.right == kInfinity;  // causal pins the right edge itself
-  if (p.window.left == kInfinity && right_open) return {};
   const auto edge = [](std::int64_t value) { return value == kInfinity ? "inf" : std::to_string(value); };
-  return edge(p.window.left) + "," + edge(p.window.right);
+  return {edge(p.window.left) + "," + edge(p.window.right), p.window.left == kInfinity && right_open};
 }
 
-std::string print_used_q(const Problem& p) {
-  return p.slices ? std::string() : print_list(p.used_q, full_lengths(p.cu_q));
+Printed print_used_q(const Problem& p) {
+  return print_list(p.used_q, p.slices ? p.used_q : full_lengths(p.cu_q));
 }
 
-std::string print_used_k(const Problem& p) {
-  if (p.slices) return {};
+Printed print_used_k(const Problem& p) {
   const bool cu_k_left_out = p.cu_k == p.cu_q;
-  return print_list(p.used_k, cu_k_left_out ? p.used_q : full_lengths(p.cu_k));
+  return print_list(p.used_k, p.slices ? p.used_k : cu_k_left_out ? p.used_q : full_lengths(p.cu_k));
 }
 
-std::string print_scale(const Problem& p) {
-  return p.scale == 0 || p.scale == default_scale(p.d) ? std::string() : fmt::format("{}", p.scale);
+Printed print_scale(const Problem& p) {
+  return {fmt::format("{}", p.scale), p.scale == 0 || p.scale == default_scale(p.d)};
 }
 
 bool is_thd(const Problem& p) {
@@ -188,24 +191,25 @@ constexpr auto kAny = KeyLayouts::any;
 constexpr auto kDense = KeyLayouts::dense;
 constexpr auto kThd = KeyLayouts::thd;
 
-// clang-format off: one key a line, or two
+// One key a line, or two.
+// clang-format off
 const auto kKeys = std::to_array<Key>({
     {"dtype", "bf16, fp16 or fp32", kAny, true, read_choice<&Problem::dtype, DType::bf16, DType::fp16, DType::fp32>,
-     [](const Problem& p) { return print_if(p.dtype != DType::bf16, to_string(p.dtype)); }},
+     [](const Problem& p) { return printed(to_string(p.dtype), p.dtype == DType::bf16); }},
     {"layout", "bshd, sbhd, bhsd or thd", kAny, true,
      read_choice<&Problem::layout, Layout::bshd, Layout::sbhd, Layout::bhsd, Layout::thd>,
-     [](const Problem& p) { return print_if(p.layout != Layout::bshd, to_string(p.layout)); }},
+     [](const Problem& p) { return printed(to_string(p.layout), p.layout == Layout::bshd); }},
     {"b", kCount, kDense, true, read_count<&Problem::b>,
      [](const Problem& p) { return print_number(p.b, is_thd(p) ? p.b : 1); }},
     {"s_q", kCount, kDense, true, read_count<&Problem::s_q>,
-     [](const Problem& p) { return print_if(!is_thd(p), std::to_string(p.s_q)); }},
+     [](const Problem& p) { return printed(std::to_string(p.s_q), is_thd(p)); }},
     {"s_k", kCount, kDense, true, read_count<&Problem::s_k>,
      [](const Problem& p) { return print_number(p.s_k, is_thd(p) || p.s_k < 0 ? p.s_k : p.s_q); }},
     {"h_q", "an integer of at least 1 that h_kv divides", kAny, true, read_int<&Problem::h_q>,
-     [](const Problem& p) { return std::to_string(p.h_q); }},
+     [](const Problem& p) { return printed(std::to_string(p.h_q)); }},
     {"h_kv", "an integer of at least 1 that divides h_q", kAny, true, read_int<&Problem::h_kv>,
      [](const Problem& p) { return print_number(p.h_kv, p.h_kv == 0 ? 0 : p.h_q); }},
-    {"d", kHeadDim, kAny, true, read_int<&Problem::d>, [](const Problem& p) { return std::to_string(p.d); }},
+    {"d", kHeadDim, kAny, true, read_int<&Problem::d>, [](const Problem& p) { return printed(std::to_string(p.d)); }},
     {"d_v", kHeadDim, kAny, true, read_int<&Problem::d_v>,
      [](const Problem& p) { return print_number(p.d_v, p.d_v == 0 ? 0 : p.d); }},
     {"mask", "none, causal or causal_bottom_right", kAny, false, read_mask, print_mask},
@@ -217,7 +221,7 @@ const auto kKeys = std::to_array<Key>({
     {"chunk", "an integer of at least 1 (without the key there are no chunks)", kAny, false,
      read_count<&Problem::chunk, 1>, [](const Problem& p) { return print_number(p.chunk, 0); }},
     {"slices", "@file.json or a JSON array of slices", kAny, true, read_slice_list,
-     [](const Problem& p) { return p.slices ? print_slices(*p.slices) : std::string(); }},
+     [](const Problem& p) { return printed(p.slices ? print_slices(*p.slices) : "none", !p.slices); }},
     {"lens_q", kLengths, kDense, false, read_list<&Problem::lens_q>,
      [](const Problem& p) { return print_list(p.lens_q, {}); }},
     {"lens_k", kLengths, kDense, false, read_list<&Problem::lens_k>,
@@ -230,12 +234,12 @@ const auto kKeys = std::to_array<Key>({
     {"scale", "a finite number above 0", kAny, true, read_scale, print_scale},
     {"sink", "none, zero or learnable", kAny, true,
      read_choice<&Problem::sink, Sink::none, Sink::zero, Sink::learnable>,
-     [](const Problem& p) { return print_if(p.sink != Sink::none, to_string(p.sink)); }},
+     [](const Problem& p) { return printed(to_string(p.sink), p.sink == Sink::none); }},
     {"max_logit", kFlag, kAny, true, read_flag<&Problem::max_logit>,
-     [](const Problem& p) { return print_if(p.max_logit, "1"); }},
+     [](const Problem& p) { return print_flag(p.max_logit); }},
     {"deterministic", kFlag, kAny, true, read_flag<&Problem::deterministic>,
-     [](const Problem& p) { return print_if(p.deterministic, "1"); }},
-    {"grad", kFlag, kAny, true, read_flag<&Problem::grad>, [](const Problem& p) { return print_if(p.grad, "1"); }},
+     [](const Problem& p) { return print_flag(p.deterministic); }},
+    {"grad", kFlag, kAny, true, read_flag<&Problem::grad>, [](const Problem& p) { return print_flag(p.grad); }},
 });
 // clang-format on
 

@@ -23,6 +23,12 @@ struct Draft {
 
 enum class KeyLayouts { any, dense, thd };
 
+/// A key's value in a problem.
+struct Printed {
+  std::string text;
+  bool left_out = false;  ///< of to_text: the default, or said by another key
+};
+
 /// One key of the problem text.
 struct Key {
   std::string_view name;
@@ -31,8 +37,7 @@ struct Key {
   bool beside_slices;        ///< may be given together with slices
   /// Reads a value into the draft. @throws Error bad_input
   void (*read)(Draft& draft, const Key& key, const Value& value);
-  /// The value's text of a normalized problem; empty: the default, left out.
-  std::string (*print)(const Problem& problem);
+  Printed (*print)(const Problem& problem);
 };
 
 /// All keys, in the order in which they are printed.
@@ -52,11 +57,5 @@ struct Key {
 
 /// A decimal integer. @throws Error bad_input naming `key`.
 [[nodiscard]] std::int64_t read_integer(std::string_view key, const Value& value);
-
-/// A slice list: "@file.json", or a JSON array, inline or as a word of the text form. @throws Error bad_input
-[[nodiscard]] std::vector<Slice> read_slices(const Value& value);
-/// Compact JSON without blanks.
-[[nodiscard]] std::string print_slice(const Slice& slice);
-[[nodiscard]] std::string print_slices(const std::vector<Slice>& slices);
 
 }  // namespace rotunda

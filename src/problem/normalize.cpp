@@ -7,6 +7,7 @@
 #include "problem/keys.hpp"
 #include "problem/overlap.hpp"
 #include "problem/slice_region.hpp"
+#include "problem/slice_text.hpp"
 
 namespace rotunda {
 namespace {
@@ -143,7 +144,8 @@ void check_sizes(const Problem& p) {
   fail(ErrorKind::bad_input, "problem: slices[{}]: {}={}: allowed is {}", index, member, value, allowed);
 }
 
-void check_slice_signs(const std::vector<Slice>& slices) {
+/// No slice begins before its buffer, and ends can be computed.
+void check_slice_ranges(const std::vector<Slice>& slices) {
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const Slice& s = slices[i];
     for (const auto& [name, value] : {std::pair{"batch", s.batch},
@@ -153,8 +155,11 @@ void check_slice_signs(const std::vector<Slice>& slices) {
                                       {"k_len", s.k_len}}) {
       if (value < 0) reject_slice(i, name, value, "at least 0");
     }
-    if (s.q_begin > kMaxElements || s.q_len > kMaxElements) reject_slice(i, "q_len", s.q_len, "an end below 2^62");
-    if (s.k_begin > kMaxElements || s.k_len > kMaxElements) reject_slice(i, "k_len", s.k_len, "an end below 2^62");
+    const auto too_far = [](std::int64_t begin, std::int64_t len) {
+      return len > kMaxElements || begin > kMaxElements - len;
+    };
+    if (too_far(s.q_begin, s.q_len)) reject_slice(i, "q_len", s.q_len, "an end of at most 2^62");
+    if (too_far(s.k_begin, s.k_len)) reject_slice(i, "k_len", s.k_len, "an end of at most 2^62");
   }
 }
 
@@ -195,7 +200,7 @@ void check_slices(const Problem& p) {
 void normalize(Problem& problem) {
   check_heads(problem);
   check_mask(problem);
-  if (problem.slices) check_slice_signs(*problem.slices);
+  if (problem.slices) check_slice_ranges(*problem.slices);
   if (problem.layout == Layout::thd) {
     if (problem.slices) fill_offsets(problem);
     check_packed(problem);

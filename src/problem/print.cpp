@@ -1,3 +1,4 @@
+#include "base/fnv.hpp"
 #include "problem/keys.hpp"
 
 namespace rotunda {
@@ -5,21 +6,16 @@ namespace rotunda {
 std::string to_text(const Problem& problem) {
   std::string text;
   for (const Key& key : problem_keys()) {
-    const std::string value = key.print(problem);
-    if (value.empty()) continue;
+    const Printed value = key.print(problem);
+    if (value.left_out) continue;
     if (!text.empty()) text += ' ';
-    text.append(key.name).append("=").append(value);
+    text.append(key.name).append("=").append(value.text);
   }
   return text;
 }
 
 std::uint64_t hash(const Problem& problem) {
-  std::uint64_t state = 0xcbf29ce484222325U;  // FNV-1a, 64 bits: offset basis and prime
-  for (const char c : to_text(problem)) {
-    state ^= static_cast<unsigned char>(c);
-    state *= 0x100000001b3U;
-  }
-  return state;
+  return fnv1a(to_text(problem));
 }
 
 }  // namespace rotunda

@@ -1,4 +1,5 @@
-// Slice lists as JSON, inline or in a file.
+#include "problem/slice_text.hpp"
+
 #include <array>
 #include <filesystem>
 #include <fstream>

@@ -72,11 +72,11 @@ void add_sequence(std::vector<Slice>& slices, const Problem& p, const Sequence& 
   const std::int64_t first_chunk = std::max<std::int64_t>(0, floor_div(first_position, p.chunk));
   const std::int64_t last_chunk = floor_div(std::min(end_position, sequence.k_len) - 1, p.chunk);
   for (std::int64_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
-    const std::int64_t begin = chunk * p.chunk;  // at most k_len
-    const std::int64_t q_end = std::min(end_position, p.chunk > end_position - begin ? end_position : begin + p.chunk);
-    const std::int64_t k_end = p.chunk > sequence.k_len - begin ? sequence.k_len : begin + p.chunk;
-    add_block(slices, p, sequence,
-              {std::max(begin, first_position) - first_position, q_end - first_position, begin, k_end}, first_position);
+    const std::int64_t begin = chunk * p.chunk;                                                        // at most k_len
+    const auto cut = [&](std::int64_t end) { return p.chunk > end - begin ? end : begin + p.chunk; };  // no overflow
+    const Block block{std::max(begin, first_position) - first_position, cut(end_position) - first_position, begin,
+                      cut(sequence.k_len)};
+    add_block(slices, p, sequence, block, first_position);
   }
 }
 

@@ -1,15 +1,7 @@
-#include <array>
-
 #include "base/fail.hpp"
 #include "rotunda/shard.hpp"
 
 namespace rotunda {
-namespace {
-
-constexpr std::array kKinds{ShardKind::contiguous, ShardKind::dual_chunk, ShardKind::dual_chunk_doc, ShardKind::striped,
-                            ShardKind::balanced};
-
-}  // namespace
 
 const char* to_string(ShardKind kind) noexcept {
   switch (kind) {
@@ -24,7 +16,7 @@ const char* to_string(ShardKind kind) noexcept {
 
 ShardKind parse_shard_kind(std::string_view name) {
   std::string allowed;
-  for (const ShardKind kind : kKinds) {
+  for (const ShardKind kind : kShardKinds) {
     if (name == to_string(kind)) return kind;
     allowed += (allowed.empty() ? "" : ", ") + std::string(to_string(kind));
   }

@@ -39,7 +39,7 @@ struct PostedPair {
 
 [[nodiscard]] inline std::int64_t total_bytes(std::span<const TensorView> views) {
   std::int64_t bytes = 0;
-  for (const auto& view : views) bytes += view.elements() * static_cast<std::int64_t>(size_of(view.dtype));
+  for (const auto& view : views) bytes += view.bytes();
   return bytes;
 }
 

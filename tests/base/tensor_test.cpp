@@ -35,6 +35,7 @@ TEST(TensorView, Shapes) {
   EXPECT_EQ(view.heads(), 4);
   EXPECT_EQ(view.dim(), 5);
   EXPECT_EQ(view.elements(), 120);
+  EXPECT_EQ(view.bytes(), 240);
   EXPECT_FALSE(view.empty());
   EXPECT_TRUE(view.narrow_rows(1, 0).empty());
   EXPECT_TRUE(TensorView{}.empty());
@@ -42,19 +43,21 @@ TEST(TensorView, Shapes) {
   EXPECT_EQ(make_row_view(nullptr, 2, 3, 4).dim(), 1);
 }
 
-TEST(TensorView, NarrowsRowsAndHeads) {
+TEST(TensorView, NarrowsBatchRowsAndHeads) {
   auto values = numbers(2 * 6 * 4 * 5);
   for (const Layout layout : {Layout::bshd, Layout::sbhd, Layout::bhsd}) {
     const TensorView whole = make_view(values.data(), DType::fp32, layout, 2, 6, 4, 5);
     const TensorView part = whole.narrow_rows(2, 3).narrow_heads(1, 2);
     EXPECT_EQ(part.shape, (std::array<std::int64_t, 4>{2, 3, 2, 5}));
     EXPECT_EQ(part.at<float>(1, 2, 1), whole.at<float>(1, 4, 2));
+    EXPECT_EQ(whole.narrow_batch(1, 1).at<float>(0, 4, 2), whole.at<float>(1, 4, 2));
     EXPECT_EQ(part.narrow_rows(1, 1).at<float>(0, 0, 0), whole.at<float>(0, 3, 1));
   }
   std::vector<std::uint16_t> halves(24);
   const TensorView view = make_view(halves.data(), DType::fp16, Layout::bshd, 1, 3, 2, 4);
   EXPECT_EQ(view.narrow_rows(1, 2).data, halves.data() + 8);
   EXPECT_EQ(view.narrow_heads(1, 1).data, halves.data() + 4);
+  EXPECT_EQ(TensorView{}.narrow_rows(1, 2).data, nullptr);
 }
 
 TEST(DTypes, NamesAndSizes) {

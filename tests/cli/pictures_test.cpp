@@ -68,8 +68,7 @@ TEST(Simulation, EveryVisibleCellIsComputed) {
                            "layout=thd cu_q=0,7,19,30 used_q=5,12,9 h_q=4 d=8 mask=causal",
                            "s_q=9 s_k=31 h_q=4 d=8 mask=causal_bottom_right"}) {
     const Problem problem = parse_problem(text);
-    for (const ScheduleKind kind :
-         {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p}) {
+    for (const ScheduleKind kind : kScheduleKinds) {
       for (const bool backward : {false, true}) {
         const Shard shard = make_shard(problem, ShardKind::dual_chunk, 4);
         const Simulation done = simulate(problem, shard, programs(problem, shard, kind, backward), Machine{}, 64);

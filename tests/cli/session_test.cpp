@@ -59,7 +59,7 @@ TEST(Session, RunsAgainWithTheSameResult) {
   session.gather(first.views);
   session.both();
   session.gather(second.views);
-  const auto bytes = static_cast<std::size_t>(first.views.dq.elements()) * size_of(first.views.dq.dtype);
+  const auto bytes = static_cast<std::size_t>(first.views.dq.bytes());
   EXPECT_EQ(std::memcmp(first.views.dq.data, second.views.dq.data, bytes), 0);
 }
 

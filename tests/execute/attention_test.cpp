@@ -31,7 +31,7 @@ void on_ranks(int ranks, const PlanOptions& options, const LocalOptions& local_o
 }
 
 TEST(Attention, CountsBytesAndWorkspaceExactly) {
-  for (const auto schedule : {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p}) {
+  for (const auto schedule : kScheduleKinds) {
     PlanOptions options;
     options.schedule = schedule;
     on_ranks(4, options, {}, [&](Attention& attention, Tensors& tensors, Transport&) {
@@ -185,7 +185,7 @@ TEST(Attention, ARankThatFailsIsNamedToTheOthers) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::transport) << error.what();
     }
-    EXPECT_GE(told, 1);
+    EXPECT_GE(told, 1);  // the other may learn of it before, while it agrees on the plan
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   }
 }

@@ -79,7 +79,7 @@ DeviceTensors::DeviceTensors(const Problem& p, std::int64_t rows_q, std::int64_t
 TensorView DeviceTensors::allocate(DType dtype, Layout layout, std::int64_t b, std::int64_t s, std::int64_t h,
                                    std::int64_t d) {
   TensorView view = make_view(nullptr, dtype, layout, b, s, h, d);
-  memory_.emplace_back(device_, view.elements() * static_cast<std::int64_t>(size_of(dtype)));
+  memory_.emplace_back(device_, view.bytes());
   view.data = memory_.back().data();
   set_bytes(memory_.back().data(), 0xff, memory_.back().bytes(), device_, {});
   return view;
@@ -99,11 +99,7 @@ void DeviceTensors::fill_inputs(const Problem& problem, std::uint64_t seed) {
         }
         std::int64_t end = row;
         while (end < s && !visible[static_cast<std::size_t>(b * s + end)]) ++end;
-        TensorView padding = view.narrow_rows(row, end - row);
-        padding.data =
-            static_cast<std::byte*>(padding.data) + b * view.stride[0] * static_cast<std::int64_t>(size_of(view.dtype));
-        padding.shape[0] = 1;
-        launch_nan(padding);
+        launch_nan(view.narrow_batch(b, 1).narrow_rows(row, end - row));
         row = end;
       }
     }
@@ -138,7 +134,7 @@ void gather_on_device(const TokenMap& map, int rank, const TensorView& local, co
 std::vector<std::byte> download(const TensorView& view, TensorView& on_host) {
   // Dense on the device first, then one copy.
   TensorView dense = make_view(nullptr, view.dtype, Layout::bshd, view.batch(), view.rows(), view.heads(), view.dim());
-  const std::int64_t bytes = dense.elements() * static_cast<std::int64_t>(size_of(view.dtype));
+  const std::int64_t bytes = dense.bytes();
   const DeviceMemory memory(kDevice, bytes);
   dense.data = memory.data();
   cuda::copy(view, dense, kDevice.index, {});

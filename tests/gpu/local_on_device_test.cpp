@@ -7,9 +7,6 @@
 namespace rotunda::testing {
 namespace {
 
-constexpr ScheduleKind kSchedules[] = {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a,
-                                       ScheduleKind::a2a_p2p};
-
 Problem small_problem() {
   return parse_problem("dtype=bf16 b=2 s_q=515 h_q=8 h_kv=4 d=64 mask=causal deterministic=1 grad=1");
 }
@@ -90,7 +87,7 @@ TEST_P(OnDevice, GraphReplaysOnNewInputsGiveTheBitsOfEagerRuns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, OnDevice, ::testing::ValuesIn(kSchedules),
+INSTANTIATE_TEST_SUITE_P(Schedules, OnDevice, ::testing::ValuesIn(kScheduleKinds),
                          [](const auto& param_info) { return to_string(param_info.param); });
 
 TEST(OnDeviceMemory, RingHoldsNoMoreWithMoreRanks) {

@@ -161,8 +161,7 @@ TEST_P(Matrix, MatchesTheOracleOrIsDeclined) {
   Sample sample(problem, whole.views());
   const auto exact = exact_answers(problem, whole.views());
   for (const int ranks : {2, 3, 4, 8}) {
-    for (const ScheduleKind schedule :
-         {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p}) {
+    for (const ScheduleKind schedule : kScheduleKinds) {
       PlanOptions options;
       options.device = "cuda";
       options.schedule = schedule;

@@ -1,4 +1,4 @@
-// What the ranks of process_test.cpp do.
+// What the ranks of process_suite.cpp do.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -140,16 +140,13 @@ class RankGraph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-constexpr ScheduleKind kSchedules[] = {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a,
-                                       ScheduleKind::a2a_p2p};
-
 /// Forward and backward, eager and replayed, against the local transport's bits on the same inputs.
 std::string attention(const ProcessOptions& options, const std::string& name) {
   const cuda::CurrentDevice current(0);
   reach(options.device);
   const auto transport = make_process_transport(name, options);
   DeviceTensors whole(problem(), problem().s_q, problem().s_k, options.device);
-  for (const ScheduleKind kind : kSchedules) {
+  for (const ScheduleKind kind : kScheduleKinds) {
     DeviceGroup local(problem(), options_of(kind), options.group.size, {options.device.index});
     DeviceRank rank(problem(), options_of(kind), *transport);
     const auto check = [&](const char* what, int round, auto&& run) {

@@ -69,10 +69,7 @@ TEST_P(Determinism, EveryLayoutHasTheSameBits) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-constexpr ScheduleKind kSchedules[] = {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a,
-                                       ScheduleKind::a2a_p2p};
-
-INSTANTIATE_TEST_SUITE_P(Schedules, Determinism, ::testing::ValuesIn(kSchedules),
+INSTANTIATE_TEST_SUITE_P(Schedules, Determinism, ::testing::ValuesIn(kScheduleKinds),
                          [](const auto& param_info) { return to_string(param_info.param); });
 
 std::string name_of(const ::testing::TestParamInfo<RepeatedRuns::ParamType>& param_info) {
@@ -80,9 +77,10 @@ std::string name_of(const ::testing::TestParamInfo<RepeatedRuns::ParamType>& par
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, RepeatedRuns,
-                         ::testing::Combine(::testing::Values("cpu"), ::testing::ValuesIn(kSchedules)), name_of);
+                         ::testing::Combine(::testing::Values("cpu"), ::testing::ValuesIn(kScheduleKinds)), name_of);
 INSTANTIATE_TEST_SUITE_P(LongReference, RepeatedRuns,
-                         ::testing::Combine(::testing::Values("reference"), ::testing::ValuesIn(kSchedules)), name_of);
+                         ::testing::Combine(::testing::Values("reference"), ::testing::ValuesIn(kScheduleKinds)),
+                         name_of);
 
 }  // namespace
 }  // namespace rotunda::testing

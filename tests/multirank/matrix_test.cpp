@@ -50,8 +50,7 @@ void run_layouts(const std::vector<Problem>& layouts) {
   for (const Problem& problem : layouts) {
     ProblemTensors tensors(problem);
     for (const int ranks : {1, 2, 3, 4, 8}) {
-      for (const ScheduleKind schedule :
-           {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p}) {
+      for (const ScheduleKind schedule : kScheduleKinds) {
         DistributedOptions options;
         options.ranks = ranks;
         options.plan.schedule = schedule;

@@ -42,14 +42,11 @@ Case random_case(std::uint64_t seed, bool shrunk = false) {
   if (shrunk) limits.max_head_dim = 8;
   Case c;
   c.problem = random_problem(seed, limits);
-  const auto schedule = [&] {
-    return random.one_of({ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p});
-  };
+  const auto schedule = [&] { return random.one_of(kScheduleKinds); };
   c.options.ranks = static_cast<int>(random.between(1, 9));
   c.options.plan.schedule = schedule();
   c.options.plan.backward_schedule = random.percent(60) ? *c.options.plan.schedule : schedule();
-  c.options.plan.shard = random.one_of({ShardKind::contiguous, ShardKind::dual_chunk, ShardKind::dual_chunk_doc,
-                                        ShardKind::striped, ShardKind::balanced});
+  c.options.plan.shard = random.one_of(kShardKinds);
   const bool inner = *c.options.plan.schedule == ScheduleKind::a2a_p2p && random.percent(60);
   if (inner) c.options.plan.inner = random_divisor(random, c.options.ranks);
   c.options.plan.head_groups = static_cast<int>(random.between(0, 3));

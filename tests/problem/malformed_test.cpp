@@ -221,6 +221,10 @@ std::vector<Malformed> slice_lists() {
        "k_begin + k_len=9: allowed is at most 8"},
       {list(slice("0", kQ.c_str(), R"("k_begin":9223372036854775807,"k_len":9223372036854775807)", kOpen.c_str())),
        "slices[1]: k_len"},
+      {packed("slices=[" +
+              slice("0", R"("q_begin":4611686018427387904,"q_len":4611686018427387904)", kK.c_str(), kOpen.c_str()) +
+              "]"),
+       "slices[0]: q_len"},
       {list(kSlice), "slices[0] {"},
       {list(slice("0", R"("q_begin":3,"q_len":4)", R"("k_begin":3,"k_len":4)", kOpen.c_str())), "overlap"},
       {packed("cu_q=0,3 slices=[" + kSlice + "]"), "q_begin + q_len=4: allowed is at most 3, the query rows"},

@@ -69,11 +69,9 @@ TEST(Coverage, EveryVisiblePairExactlyOnce) {
       problem.h_q = problem.h_kv * static_cast<int>(random.between(1, 3));
     }
     const int ranks = static_cast<int>(random.between(1, 9));
-    const auto shard_kind = random.one_of({ShardKind::contiguous, ShardKind::dual_chunk, ShardKind::dual_chunk_doc,
-                                           ShardKind::striped, ShardKind::balanced});
+    const auto shard_kind = random.one_of(kShardKinds);
     ScheduleOptions options;
-    options.kind =
-        random.one_of({ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p});
+    options.kind = random.one_of(kScheduleKinds);
     options.head_groups = static_cast<int>(random.between(0, 6));
     options.narrow_gradients = random.between(0, 1) == 1;
     options.sends_out = random.between(0, 1) == 1;
@@ -91,7 +89,7 @@ TEST(Coverage, EveryVisiblePairExactlyOnce) {
 bool has_parts(const Program& program) {
   const auto is_part = [&](const auto& step) {
     if constexpr (requires { step.slices; }) {
-      return step.q.rows < program.buffers[static_cast<std::size_t>(step.q.buffer)].rows;
+      return step.q.rows < program.buffer(step.q).rows;
     }
     return false;
   };

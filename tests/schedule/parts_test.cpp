@@ -88,10 +88,6 @@ std::vector<Call> calls(const Program& program) {
   return result;
 }
 
-const Buffer& buffer(const Program& program, const Region& region) {
-  return program.buffers[static_cast<std::size_t>(region.buffer)];
-}
-
 std::int64_t rows_of(const Program& program, const std::string& name) {
   for (const Buffer& each : program.buffers) {
     if (each.name == name) return each.rows;
@@ -134,9 +130,9 @@ TEST(Parts, DocumentsAtHomeNeedNoSumsBackward) {
       ASSERT_EQ(attends.size(), 4U);  // closed before, open rows with the other's keys and with own ones, closed behind
       for (const std::size_t closed : {0, 3}) {
         EXPECT_TRUE(attends[closed].init_dq && attends[closed].init_dkv);
-        EXPECT_EQ(buffer(program, attends[closed].dq).name, direct ? "dq" : "closed dq");
-        EXPECT_EQ(buffer(program, attends[closed].dk).name, direct ? "dk" : "closed dk");
-        EXPECT_EQ(buffer(program, attends[closed].dv).name, direct ? "dv" : "closed dv");
+        EXPECT_EQ(program.buffer(attends[closed].dq).name, direct ? "dq" : "closed dq");
+        EXPECT_EQ(program.buffer(attends[closed].dk).name, direct ? "dk" : "closed dk");
+        EXPECT_EQ(program.buffer(attends[closed].dv).name, direct ? "dv" : "closed dv");
       }
       EXPECT_EQ(rows_of(program, "dk sum"), kOpenRows[rank]);
       EXPECT_EQ(cost(parse_problem(kDocuments + std::string("bf16")), program).exposed_bytes, 0);
@@ -178,7 +174,7 @@ TEST(Parts, Fp32GradientsOfDocumentsAtHomeHaveNoLowBits) {
   const Program program = program_of("fp32", {}, 0, true);
   const auto attends = calls<AttendBackward>(program);
   ASSERT_EQ(attends.size(), 4U);
-  EXPECT_EQ(buffer(program, attends[0].dk).binding, Binding::dk);
+  EXPECT_EQ(program.buffer(attends[0].dk).binding, Binding::dk);
   EXPECT_EQ(rows_of(program, "low bits of dk"), kOpenRows[0]);
 }
 

@@ -156,7 +156,7 @@ TEST(Segments, AStridedShardSeesTheSameBand) {
 }
 
 TEST(Names, RoundTripAndRefuse) {
-  for (const auto kind : {ScheduleKind::p2p, ScheduleKind::all_gather, ScheduleKind::a2a, ScheduleKind::a2a_p2p}) {
+  for (const auto kind : kScheduleKinds) {
     EXPECT_EQ(parse_schedule_kind(to_string(kind)), kind);
   }
   EXPECT_ERROR((void)parse_schedule_kind("ring"), ErrorKind::bad_input, "allowed: auto, p2p, all_gather, a2a, a2a_p2p");

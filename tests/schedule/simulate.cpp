@@ -120,7 +120,7 @@ std::vector<Cell*> Simulation::cells(Rank& rank, const Region& region) {
 bool Simulation::step(Rank& rank) {
   if (rank.next == rank.program.steps.size()) return false;
   const Step& step = rank.program.steps[rank.next];
-  const auto id_of = [&](int index) { return rank.program.exchanges[static_cast<std::size_t>(index)].id; };
+  const auto id_of = [&](int index) { return rank.program.exchange(index).id; };
   if (const auto* post = std::get_if<Post>(&step)) {
     rank.posted[id_of(post->exchange)] = true;
     // Eager: whoever can receive something now does.

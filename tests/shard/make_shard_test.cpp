@@ -9,9 +9,6 @@
 namespace rotunda {
 namespace {
 
-constexpr ShardKind kKinds[] = {ShardKind::contiguous, ShardKind::dual_chunk, ShardKind::dual_chunk_doc,
-                                ShardKind::striped, ShardKind::balanced};
-
 using Runs = std::vector<std::vector<Run>>;
 
 Runs runs_of(const TokenMap& map) {
@@ -29,7 +26,7 @@ Problem packed(const std::string& rest) {
 }
 
 TEST(ShardKind, NamesParse) {
-  for (const ShardKind kind : kKinds) EXPECT_EQ(parse_shard_kind(to_string(kind)), kind);
+  for (const ShardKind kind : kShardKinds) EXPECT_EQ(parse_shard_kind(to_string(kind)), kind);
   EXPECT_ERROR((void)parse_shard_kind("zigzag"), ErrorKind::bad_input,
                "'zigzag': allowed are contiguous, dual_chunk, dual_chunk_doc, striped, balanced");
 }
@@ -85,7 +82,7 @@ TEST(MakeShard, Balanced) {
 }
 
 TEST(MakeShard, NoTokensAndFewerThanRanks) {
-  for (const ShardKind kind : kKinds) {
+  for (const ShardKind kind : kShardKinds) {
     for (const std::int64_t tokens : {0, 1, 2, 5}) {
       const Shard shard = make_shard(dense(tokens, tokens), kind, 8);
       std::int64_t most = 0, all = 0;
@@ -152,7 +149,7 @@ TEST(MakeShard, RandomProblemsOwnEveryTokenOnce) {
     const auto q = document_offsets(problem, 'q'), k = document_offsets(problem, 'k');
     const int ranks = 1 + repeat % 9;
     const std::int64_t chunk = repeat % 4;
-    for (const ShardKind kind : kKinds) {
+    for (const ShardKind kind : kShardKinds) {
       SCOPED_TRACE(to_text(problem) + " " + to_string(kind) + " ranks " + std::to_string(ranks));
       const Shard shard = make_shard(problem, kind, ranks, chunk);
       EXPECT_EQ(shard, make_shard(problem, kind, ranks, chunk));

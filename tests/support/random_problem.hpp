@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
@@ -30,6 +31,10 @@ class Random {
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + (count == 0 ? bits() : bits() % count));
   }
   bool percent(int chance) { return between(1, 100) <= chance; }
+  template <class T, std::size_t kCount>
+  T one_of(const std::array<T, kCount>& choices) {
+    return choices[static_cast<std::size_t>(between(0, kCount - 1))];
+  }
   template <class T>
   T one_of(std::initializer_list<T> choices) {
     return *(choices.begin() + between(0, static_cast<std::int64_t>(choices.size()) - 1));

@@ -12,13 +12,7 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr std::size_t kFewGaps = 4;
 
 TensorView rows_of(const TensorView& view, const RowSpan& span) {
-  TensorView rows = view.narrow_rows(span.begin, span.len);
-  rows.shape[0] = 1;
-  if (rows.data != nullptr) {
-    rows.data = static_cast<std::byte*>(rows.data) +
-                span.batch * view.stride[0] * static_cast<std::int64_t>(size_of(view.dtype));
-  }
-  return rows;
+  return view.narrow_batch(span.batch, 1).narrow_rows(span.begin, span.len);
 }
 
 /// One run of heads.

@@ -31,9 +31,7 @@ class DeviceOperations final : public Operations {
   void convert(const TensorView& from, const TensorView& to) override { elementwise_->convert(from, to); }
   void copy(const TensorView& from, const TensorView& to) override { cuda::copy(from, to, device_.index, stream_); }
   void add(const TensorView& from, const TensorView& to) override { elementwise_->add(from, to, {}); }
-  void zero(const TensorView& to) override {
-    set_bytes(to.data, 0, to.elements() * static_cast<std::int64_t>(size_of(to.dtype)), device_, stream_);
-  }
+  void zero(const TensorView& to) override { set_bytes(to.data, 0, to.bytes(), device_, stream_); }
   void clear_infinities(const TensorView& view) override {
     const cuda::CurrentDevice current(device_.index);
     cudnn::clear_infinities(static_cast<float*>(view.data), view.elements(), stream_);

@@ -38,7 +38,7 @@ class SliceIndex {
  private:
   struct Axis {
     std::vector<std::size_t> order;        ///< numbers of the slices by begin
-    std::vector<std::int64_t> begin, end;  /// in that order; end: the latest so far
+    std::vector<std::int64_t> begin, end;  ///< in that order; end: the latest so far
     [[nodiscard]] std::span<const std::size_t> candidates(Range range) const;
   };
 

@@ -16,17 +16,13 @@ using Clock = std::chrono::steady_clock;
 /// within this time.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 
-std::int64_t bytes_of(const TensorView& view) {
-  return view.elements() * static_cast<std::int64_t>(size_of(view.dtype));
-}
-
 /// Calls body(view, the same elements densely packed) for every view of a parcel.
 template <class Body>
 void for_packed(const Parcel& parcel, Body&& body) {
   std::byte* at = parcel.bytes.data();
   for (const TensorView& view : parcel.views) {
     body(view, make_view(at, view.dtype, Layout::bshd, view.batch(), view.rows(), view.heads(), view.dim()));
-    at += bytes_of(view);
+    at += view.bytes();
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/fail.hpp"
 #include "transport/membership.hpp"
+#include "transport/rendezvous/joining.hpp"
 #include "transport/rendezvous/sockets.hpp"
 
 namespace rotunda {
@@ -31,10 +32,6 @@ constexpr auto kPulse = std::chrono::milliseconds(100);
 constexpr auto kGrace = std::chrono::milliseconds(500);
 /// How long one that leaves waits for what it has said to be taken.
 constexpr auto kLinger = std::chrono::milliseconds(500);
-
-double seconds(std::chrono::milliseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
 
 /// Strings with their lengths, one after the other.
 std::string pack(const std::vector<std::optional<std::string>>& pieces) {
@@ -94,95 +91,6 @@ struct Rendezvous::Impl {
   void wake_thread() const {
     const std::uint64_t one = 1;
     (void)!::write(wake.get(), &one, sizeof one);
-  }
-
-  // --- joining ---
-
-  void gather_members() {
-    const Clock::time_point deadline = Clock::now() + options.timeout;
-    const Descriptor listener = rendezvous::listen_at(options.address);
-    try {
-      for (int missing = options.size - 1; missing > 0;) {
-        auto socket = rendezvous::accept_at(listener, deadline);
-        if (!socket) throw Error(ErrorKind::transport, missing_text());
-        missing -= take_member(std::move(*socket), deadline) ? 1 : 0;
-      }
-    } catch (const Error& error) {
-      rendezvous::remove_address(options.address);
-      refuse_members(error.what());
-      throw;
-    }
-    rendezvous::remove_address(options.address);
-    for (int rank = 1; rank < options.size; ++rank) {
-      member(rank).connection->send(rendezvous::encode({FrameKind::welcome, 0, 0, ""}));
-    }
-  }
-
-  /// Tells those that have come that the group won't be.
-  void refuse_members(const std::string& why) {
-    for (Member& each : members) {
-      if (each.connection == nullptr) continue;
-      each.connection->send(rendezvous::encode({FrameKind::refused, 0, 0, why}));
-      (void)each.connection->flush();
-    }
-  }
-
-  std::string missing_text() {
-    std::string ranks;
-    for (int rank = 1; rank < options.size; ++rank) {
-      if (member(rank).connection == nullptr) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
-    }
-    return fmt::format("rank 0 waited {} s at {} for rank {} to join", seconds(options.timeout), options.address,
-                       ranks);
-  }
-
-  /// False for a stranger.
-  bool take_member(Descriptor socket, Clock::time_point deadline) {
-    auto connection = std::make_unique<Connection>(std::move(socket));
-    std::optional<Frame> hello;
-    try {
-      hello = next_frame(*connection, std::min(deadline, Clock::now() + std::chrono::seconds(5)));
-    } catch (const Error&) {  // speaks something else
-    }
-    if (!hello || hello->kind != FrameKind::hello) return false;
-    std::string why;
-    if (hello->number != options.size) {
-      why = fmt::format("rank {} was started as one of {} ranks, rank 0 as one of {}", hello->rank, hello->number,
-                        options.size);
-    } else if (!is_rank(hello->rank) || hello->rank == 0 || member(hello->rank).connection != nullptr) {
-      why = fmt::format("two processes say that they are rank {}", hello->rank);
-    }
-    if (!why.empty()) {
-      connection->send(rendezvous::encode({FrameKind::refused, 0, 0, why}));
-      (void)connection->flush();
-      throw Error(ErrorKind::transport, why);
-    }
-    member(hello->rank).connection = std::move(connection);
-    return true;
-  }
-
-  void join_hub() {
-    const Clock::time_point deadline = Clock::now() + options.timeout;
-    auto connection =
-        std::make_unique<Connection>(rendezvous::connect_to(options.address, options.rank, options.timeout));
-    connection->send(rendezvous::encode({FrameKind::hello, options.rank, options.size, ""}));
-    (void)connection->flush();
-    const auto answer = next_frame(*connection, deadline);
-    if (answer && answer->kind == FrameKind::refused) throw Error(ErrorKind::transport, answer->payload);
-    if (!answer) {
-      fail(ErrorKind::transport, "rank {} reached rank 0 at {}, but the group was not complete within {} s",
-           options.rank, options.address, seconds(options.timeout));
-    }
-    member(0).connection = std::move(connection);
-  }
-
-  /// Nothing where the other side closes or the deadline comes first.
-  static std::optional<Frame> next_frame(Connection& connection, Clock::time_point deadline) {
-    while (true) {
-      if (auto frame = connection.take()) return frame;
-      if (!rendezvous::wait_for(connection.descriptor(), false, deadline)) return std::nullopt;
-      if (!connection.read()) return connection.take();
-    }
   }
 
   // --- the thread that owns the sockets ---
@@ -334,10 +242,9 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : impl_(std::make_uniqu
   impl_->options = options;
   impl_->members = std::vector<Member>(static_cast<std::size_t>(options.size));
   if (options.size == 1) return;
-  if (options.rank == 0) {
-    impl_->gather_members();
-  } else {
-    impl_->join_hub();
+  auto connections = options.rank == 0 ? rendezvous::gather_members(options) : rendezvous::join_hub(options);
+  for (std::size_t rank = 0; rank < connections.size(); ++rank) {
+    impl_->members[rank].connection = std::move(connections[rank]);
   }
   impl_->thread = std::thread([impl = impl_.get()] { impl->serve(); });
   impl_->wake_thread();
@@ -487,8 +394,8 @@ std::string elsewhere_text(const Rendezvous& rendezvous, int peer, const std::st
 }
 
 std::string late_text(const Rendezvous& rendezvous, int peer, const std::string& what) {
-  return fmt::format("rank {} waited {} s for rank {} {}", rendezvous.rank(), seconds(rendezvous.timeout()), peer,
-                     what);
+  return fmt::format("rank {} waited {} s for rank {} {}", rendezvous.rank(),
+                     rendezvous::in_seconds(rendezvous.timeout()), peer, what);
 }
 
 }  // namespace rotunda

@@ -268,7 +268,7 @@ Descriptor connect_to(const std::string& address, int rank, std::chrono::millise
     if (socket.open()) return socket;
     if (Clock::now() + pause >= deadline) {
       fail(ErrorKind::transport, "rank {} could not reach rank 0 at {} within {} s: {}", rank, address,
-           std::chrono::duration<double>(timeout).count(), reason);
+           in_seconds(timeout), reason);
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(200));

@@ -13,6 +13,11 @@ namespace rotunda::rendezvous {
 
 using Clock = std::chrono::steady_clock;
 
+/// For messages.
+[[nodiscard]] inline double in_seconds(std::chrono::milliseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
 /// A file descriptor that closes itself. Movable.
 class Descriptor {
  public:

@@ -175,7 +175,7 @@ class DeviceCalls {
 
  private:
   void take(const TensorView& view) {
-    const std::int64_t bytes = view.elements() * static_cast<std::int64_t>(size_of(view.dtype));
+    const std::int64_t bytes = view.bytes();
     memory_.emplace_back(cuda_device(0), bytes);
     copy_bytes(memory_.back().data(), view.data, bytes, cuda_device(0), stream_.get());
     views_.push_back(view);

@@ -82,7 +82,7 @@ class CudnnSupport : public ::testing::Test {
   static CallShape shape_of(const Program& program, const auto& step, bool init, bool last) {
     CallShape call;
     call.slices = step.slices;
-    call.batch = program.buffers[static_cast<std::size_t>(step.q.buffer)].batch;
+    call.batch = program.buffer(step.q).batch;
     call.rows_q = step.q.rows;
     call.rows_k = step.k.rows;
     call.heads_q = static_cast<int>(step.q.heads);
