@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <string>
 #include <utility>
 
 #include "base/environment.hpp"
@@ -20,10 +21,15 @@ enum class LogLevel { error, warn, info, debug };
   return LogLevel::warn;
 }
 
+/// Writes to standard error as it is, closed and full devices included: what can't be told stops nothing.
+inline void tell(const std::string& text) noexcept {
+  (void)std::fputs(text.c_str(), stderr);
+}
+
 template <class... Args>
 void log(LogLevel level, fmt::format_string<Args...> text, Args&&... args) {
   if (level > log_level()) return;
-  fmt::print(stderr, "rotunda: {}\n", fmt::format(text, std::forward<Args>(args)...));
+  tell(fmt::format("rotunda: {}\n", fmt::format(text, std::forward<Args>(args)...)));
 }
 
 }  // namespace rotunda

@@ -224,7 +224,9 @@ void read_plan(const Values& values, Options& options) {
   number("--repeat", options.repeat, 20, 1'000'000);
   const auto name = [&](const char* flag, std::string& to) {
     const auto found = values.find(flag);
-    if (found != values.end() && found->second != "auto") to = found->second;
+    if (found == values.end() || found->second == "auto") return;
+    if (found->second.empty()) fail(ErrorKind::bad_input, "{} is empty", flag);
+    to = found->second;
   };
   name("--kernel", plan.kernel);
   name("--transport", plan.transport);

@@ -27,11 +27,12 @@ struct Target {
 
 Target target_of(const std::string& path) {
   Target target{fs::path(path), false};
-  for (int link = 0; link < kMostLinks; ++link) {
+  for (int link = 0;; ++link) {
     const std::string at = fs::absolute(target.path).lexically_normal().string();
     target.in_place |= at.starts_with("/dev/") || at.starts_with("/proc/");
     std::error_code none;
     if (target.in_place || !fs::is_symlink(target.path, none)) break;
+    if (link == kMostLinks) fail(ErrorKind::bad_input, "cannot write {}: {}", path, std::strerror(ELOOP));
     const fs::path next = fs::read_symlink(target.path, none);
     target.path = next.is_absolute() ? next : target.path.parent_path() / next;
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "base/fail.hpp"
 #include "cli/atomic_file.hpp"
@@ -8,8 +9,10 @@
 #include "cli/picture.hpp"
 #include "cli/record.hpp"
 #include "cli/setup.hpp"
+#include "cli/simulate.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
+#include "cli/trace.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -69,6 +72,41 @@ std::string program_text(const Plan& plan) {
   return text;
 }
 
+/// Adds the steps of one direction to the ranks' events, at the times predicted. Returns when they end.
+double predict(const Plans& plans, bool backward, double start, const Machine& machine,
+               std::vector<RankReport>& reports) {
+  std::vector<Program> programs;
+  for (const auto& plan : plans) programs.push_back(backward ? *plan->backward : plan->forward);
+  const Simulation simulation = simulate(plans.front()->problem, plans.front()->shard, programs, machine, 1);
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    for (const Interval& each : simulation.ranks[rank].intervals) {
+      reports[rank].events.push_back({each.compute ? TraceEvent::Lane::compute : TraceEvent::Lane::communication,
+                                      each.label, start + each.begin, start + each.end});
+    }
+  }
+  return start + simulation.seconds;
+}
+
+/// What a run would report, as far as it is planned.
+std::vector<RankReport> planned_reports(const Plans& plans) {
+  std::vector<RankReport> reports;
+  for (const auto& plan : plans) reports.push_back({plan, {.workspace_bytes = plan->peak_bytes()}, {}, {}});
+  return reports;
+}
+
+void write_predicted_trace(const std::string& path, const Plans& plans, const Machine& machine) {
+  std::vector<RankReport> reports = planned_reports(plans);
+  const double end = predict(plans, false, 0, machine, reports);
+  if (plans.front()->backward) predict(plans, true, end, machine, reports);
+  write_trace(path, reports);
+}
+
+void append_plan(const Options& options, const Plans& plans) {
+  Record record = record_of("explain", to_text(plans.front()->problem), options, planned_reports(plans));
+  record.exposed_ms = NAN;  // nothing was run
+  append_json(options.json, {to_json(record)});
+}
+
 }  // namespace
 
 int explain(const Options& options) {
@@ -85,8 +123,10 @@ int explain(const Options& options) {
     if (all || plan->rank == 0) text += program_text(*plan);
   }
   if (!all) text += fmt::format("\nranks 1 to {} do alike; --all shows them too\n", setup.ranks - 1);
+  const Machine machine = options.cluster.empty() ? Machine{} : find_cluster(options.cluster);
+  if (!options.trace.empty()) write_predicted_trace(options.trace, plans, machine);
+  if (!options.json.empty()) append_plan(options, plans);
   if (!options.svg.empty()) {
-    const Machine machine = options.cluster.empty() ? Machine{} : find_cluster(options.cluster);
     write_text(options.svg, draw_plan(plans, machine));
     text += fmt::format("\npicture written to {}\n", options.svg);
   }

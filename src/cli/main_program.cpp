@@ -5,12 +5,14 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <new>
 #include <sstream>
 #include <stdexcept>
 
 #include "base/fail.hpp"
+#include "base/log.hpp"
 #include "cli/atomic_file.hpp"
 #include "cli/commands.hpp"
 #include "cli/launch.hpp"
@@ -19,6 +21,8 @@
 
 namespace rotunda::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// The command for records: quoted where a shell needs it, without --json.
 std::string command_line(const std::vector<std::string>& arguments) {
@@ -53,14 +57,14 @@ int dispatch(const Options& options) {
 
 /// What can't be written is said before the work, not after it.
 void check_outputs(const Options& options) {
-  std::map<std::string, const char*> flags;  // by path
+  std::map<fs::path, const char*> flags;
   for (const auto& [flag, path] : {std::pair{"--out", &options.out},
                                    {"--json", &options.json},
                                    {"--trace", &options.trace},
                                    {"--svg", &options.svg}}) {
     if (path->empty()) continue;
     require_writable(*path);
-    const auto [found, added] = flags.try_emplace(*path, flag);
+    const auto [found, added] = flags.try_emplace(fs::absolute(*path).lexically_normal(), flag);
     if (!added) fail(ErrorKind::bad_input, "{} and {} both name {}; name two files", found->second, flag, *path);
   }
   if (!options.json.empty()) (void)json_array(options.json);
@@ -78,8 +82,8 @@ void warn_of_environment() {
   const std::string level = variable("ROTUNDA_LOG");
   const std::vector<std::string> levels{"", "error", "warn", "info", "debug"};
   if (std::find(levels.begin(), levels.end(), level) == levels.end()) {
-    fmt::print(stderr, "rotunda: warning: ROTUNDA_LOG is '{}', allowed are error, warn, info, debug; taken as warn\n",
-               level);
+    tell(fmt::format("rotunda: warning: ROTUNDA_LOG is '{}', allowed are error, warn, info, debug; taken as warn\n",
+                     level));
   }
   const std::string disabled = variable("ROTUNDA_DISABLE");
   if (disabled.empty() || level == "error") return;
@@ -88,8 +92,8 @@ void warn_of_environment() {
   std::istringstream list(disabled);
   for (std::string name; std::getline(list, name, ',');) {
     if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) continue;
-    fmt::print(stderr, "rotunda: warning: ROTUNDA_DISABLE names '{}', allowed are {}; nothing is disabled by it\n",
-               name, fmt::join(names, ", "));
+    tell(fmt::format("rotunda: warning: ROTUNDA_DISABLE names '{}', allowed are {}; nothing is disabled by it\n", name,
+                     fmt::join(names, ", ")));
   }
 }
 
@@ -101,7 +105,7 @@ bool is_echo(const Options* options, const std::string& message) {
 }
 
 int report(ErrorKind kind, const char* message) {
-  fmt::print(stderr, "rotunda: {}\n", message);
+  tell(fmt::format("rotunda: {}\n", message));
   return exit_status(kind);
 }
 

@@ -119,6 +119,10 @@ void refuse_what_cannot_run(const Problem& problem, const Options& options) {
 }  // namespace
 
 int plan(const Options& options) {
+  if (!options.trace.empty()) {
+    fail(ErrorKind::bad_input, "--trace {}: plan compares many schedules and runs none; explain and run write a trace",
+         options.trace);
+  }
   const Problem problem = required_problem(options);
   refuse_what_cannot_run(problem, options);
   const bool times = !options.cluster.empty();

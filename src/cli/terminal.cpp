@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
+
 namespace rotunda::cli {
 
 void print(const Options& options, const std::string& text) {
@@ -31,7 +33,7 @@ Progress::Progress(const Options& options, std::string what) {
 }
 
 Progress::~Progress() {
-  if (state_ && state_->shown) fmt::print(stderr, "\r\x1b[K");
+  if (state_ && state_->shown) tell("\r\x1b[K");
 }
 
 void Progress::update(double part) {
@@ -41,7 +43,7 @@ void Progress::update(double part) {
   if (state_->shown && now - state_->last < std::chrono::milliseconds(100)) return;
   state_->last = now;
   state_->shown = true;
-  fmt::print(stderr, "\r\x1b[K{} {:.0f} %", state_->what, 100 * part);
+  tell(fmt::format("\r\x1b[K{} {:.0f} %", state_->what, 100 * part));
   std::fflush(stderr);
 }
 

@@ -99,6 +99,7 @@ void read_scale(Draft& draft, const Key& key, const Value& value) {
 std::vector<Value> items(const Value& value) {
   if (value.is_array()) return value.items;
   std::vector<Value> words;
+  if (value.text.empty()) return words;
   for (std::size_t begin = 0, comma = 0; comma != std::string::npos; begin = comma + 1) {
     comma = value.text.find(',', begin);
     words.push_back({Kind::word, value.text.substr(begin, comma - begin), {}, {}});
@@ -307,7 +308,8 @@ std::string_view closest_key(std::string_view name) {
   least = std::min(least, name.size());          // and some of the name must be right
   for (const Key& key : kKeys) {
     const std::size_t distance = edit_distance(name, key.name);
-    if (distance < least) {
+    // Of equally close ones the longest: names are rather abbreviated (dv, h_k) than lengthened.
+    if (distance < least || (distance == least && !closest.empty() && key.name.size() > closest.size())) {
       least = distance;
       closest = key.name;
     }

@@ -47,6 +47,7 @@ expect 3 "--baseline te" bench --problem "$small" --baseline te
 expect 3 "cuda" verify --problem "$small" --device cuda
 ROTUNDA_DISABLE=nccl expect 3 "nccl" verify --problem "$small" --transport nccl
 expect 3 "cudnn" verify --problem "$small" --kernel cudnn
+expect 2 "--kernel is empty" verify --problem "$small" --kernel ""
 expect 3 "dropout" verify --problem "$small dropout=0.1"
 expect 3 "GiB" verify --problem "s_q=100000000000 h_q=32 d=128"
 ROTUNDA_TIMEOUT=never expect 2 "ROTUNDA_TIMEOUT is 'never'" verify --problem "$small"
@@ -84,6 +85,10 @@ expect 0 "pairs a head" explain --problem "s_q=1000000000000 h_q=8 d=128 mask=ca
 expect 3 "a picture follows every token" explain --problem "s_q=1000000000000 h_q=8 d=128" --svg big.svg
 expect 2 "that is a folder" plan --problem "slices=@. s_q=4 h_q=2 d=8"
 grep -q "</svg>" e.svg || fail "no picture"
+expect 0 "not chosen" explain --problem "$small" --ranks 2 --json planned.json --trace planned.trace
+grep -q '"name": "explain"' planned.json || fail "explain --json wrote no record"
+grep -q '"dur"' planned.trace || fail "explain --trace wrote no steps"
+expect 2 "plan compares many schedules and runs none" plan --problem "$small" --trace never.json
 expect 0 "balance" plan --problem "$small" --json p.json
 expect 0 "predicted for machine h200_nvlink" plan --problem "$small" --cluster h200_nvlink --ranks 4
 expect 2 "kernel 'nonsense' is unknown" plan --problem "$small" --kernel nonsense
@@ -114,6 +119,12 @@ cmp -s through.safetensors one.safetensors || [[ $(wc -c < through.safetensors) 
 for i in 1 2 3 4 5 6; do "$rotunda" verify --problem "s_q=8 h_q=2 d=8" --ranks 2 --quiet --json many.json & done
 wait
 [[ $(grep -c '"err_ratio"' many.json) == 6 ]] || fail "programs that append at once lose records"
+ln -s loop loop
+expect 2 "cannot write loop: Too many levels of symbolic links" run --in "$data/minilm_packed.safetensors" --out loop
+expect 2 "both name ./same.json" run --in "$data/minilm_packed.safetensors" --out same.json --trace ./same.json
+"$rotunda" verify 2> /dev/full
+(($? == 2)) || fail "an error that can't be told changes the exit status"
+ROTUNDA_LOG=info "$rotunda" verify --problem "$small" > out.txt 2>&- || fail "a log line that can't be told stops the run"
 expect 2 "both name same.json" run --in "$data/minilm_packed.safetensors" --out same.json --trace same.json
 
 [[ -z $(find . -name '*.tmp') ]] || fail "temporary files were left: $(find . -name '*.tmp')"

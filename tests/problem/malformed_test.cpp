@@ -90,6 +90,7 @@ std::vector<Malformed> json() {
       {R"({"s_q":8,"h_q":2,"d":64,"grad":"1"})", "grad=1: allowed is 0 or 1"},
       {R"({"s_q":8,"h_q":2,"d":64,"lens_q":"8"})", "lens_q=8: allowed is"},
       {R"({"s_q":8,"h_q":2,"d":64,"lens_q":[]})", "lens_q=[]"},
+      {"s_q=8 h_q=2 d=64 lens_q=", "lens_q=[]"},
       {R"({"s_q":8,"h_q":2,"d":64,"lens_q":[7.5]})", "lens_q=7.5: not an integer"},
       {R"({"layout":"thd","h_q":2,"d":64,"cu_q":[]})", "cu_q=[]"},
       {R"({"layout":"thd","h_q":2,"d":64,"cu_q":[0,4],"used_q":[]})", "used_q=[]"},
