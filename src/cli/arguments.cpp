@@ -43,6 +43,7 @@ constexpr Flag kPlanFlags[] = {
     {"--shard", "NAME", "auto, contiguous, dual_chunk, dual_chunk_doc, striped or balanced"},
     {"--chunk-size", "N", "Balanced shards: tokens a chunk (default: the plan's choice)"},
     {"--kernel", "NAME", "auto (never reference) or a kernel that `rotunda info` lists"},
+    {"--kernel-scratch", "MIB", "What sm90's backward may take for P and dS (default: 280 up to 16k keys)"},
     {"--transport", "NAME", "auto or a transport that `rotunda info` lists"},
     {"--device", "NAME", "auto, cpu or cuda"},
     {"--devices", "LIST", "CUDA devices of the ranks, such as 0,1; ranks may share one"},
@@ -219,6 +220,8 @@ void read_plan(const Values& values, Options& options) {
   if (ranks != 0) options.ranks = ranks;
   number("--inner", plan.inner, 1, kMaxRanks);
   number("--chunk-size", plan.chunk_size, 1, std::int64_t{1} << 40);
+  number("--kernel-scratch", plan.kernel_scratch, 1, std::int64_t{1} << 20);
+  plan.kernel_scratch <<= 20;  // MiB
   number("--threads", plan.threads, 1, 4096);
   number("--seed", options.seed, 0, INT64_MAX);
   number("--repeat", options.repeat, 20, 1'000'000);

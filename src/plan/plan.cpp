@@ -70,7 +70,8 @@ const Kernel& choose_components(Plan& plan) {
 
 /// Raises the kernel's scratch to what a program's calls need, and adds its lists. @throws Error unsupported
 void add_workspace(Plan& plan, const Kernel& kernel, const Program& program) {
-  for (const CallShape& call : calls_of(program, plan.threads, plan.device)) {
+  for (CallShape& call : calls_of(program, plan.threads, plan.device)) {
+    call.scratch = plan.options.kernel_scratch;
     if (auto reason = kernel.refuse_call(plan.problem, call)) {
       fail(ErrorKind::unsupported, "kernel {} can't serve rank {}: {}", kernel.name(), plan.rank, *reason);
     }
@@ -136,6 +137,10 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions&
     fail(ErrorKind::bad_input, "rank {} of {} ranks; allowed: at least 1 rank, ranks counted from 0", rank, ranks);
   }
   if (options.threads < 0) fail(ErrorKind::bad_input, "threads={}; allowed: 1 or more, 0 for auto", options.threads);
+  if (options.kernel_scratch < 0) {
+    fail(ErrorKind::bad_input, "kernel_scratch={}; allowed: 1 or more bytes, 0 for the kernel's default",
+         options.kernel_scratch);
+  }
   auto plan = std::make_shared<Plan>();
   plan->problem = problem;
   normalize(plan->problem);
