@@ -86,7 +86,10 @@ const std::vector<CommandInfo>& commands() {
        {kProblem,
         kIn,
         {"--repeat", "N", "Timed repeats, at least 20 (default 20)"},
-        {"--baseline", "LIST", "Compare with ideal, ideal_same_kernel or a peer of bench/peers, comma-separated"},
+        {"--baseline", "LIST",
+         "Compare with ideal, ideal_same_kernel, a peer of bench/peers, or other schedules (p2p, p2p/a2a), "
+         "comma-separated"},
+        {"--graph", nullptr, "Time replays of CUDA graphs: ranks as threads, on CUDA devices"},
         {"--python", "PATH", "Python for peers that are Python scripts"}}},
       {Command::explain,
        "explain",
@@ -252,6 +255,7 @@ Options to_options(Command command, const Values& values) {
   text("--cluster", options.cluster);
   options.quiet = values.contains("--quiet");
   options.all_ranks = values.contains("--all");
+  options.graph = values.contains("--graph");
   if (values.contains("--baseline")) options.baselines = split(values.at("--baseline"));
   const char* from_environment = std::getenv("ROTUNDA_TIMEOUT");
   if (values.contains("--timeout")) {

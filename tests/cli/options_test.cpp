@@ -90,6 +90,7 @@ TEST(Arguments, DevicesMeanCuda) {
 }
 
 TEST(Arguments, BaselinesAreAList) {
+  EXPECT_TRUE(parse({"bench", "--graph"}).graph);
   EXPECT_EQ(parse({"bench", "--baseline", "ideal,torch_cpu"}).baselines,
             (std::vector<std::string>{"ideal", "torch_cpu"}));
 }
