@@ -3,8 +3,6 @@
 // For each problem: forward in one call, and as a step of a ring (fp32 state read and written); with grad=1 backward
 // too. Calls follow each other for 0.12 s (a GPU at its power limit is slower than one that was idle) and for 0.01 s
 // after a pause; TFLOP/s count 2·h_q·(d + d_v) per visible pair forward, 2.5 times that backward.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,58 +13,15 @@
 #include <thread>
 #include <vector>
 
-#include "base/cuda/check.hpp"
 #include "base/cuda/event.hpp"
 #include "kernel/kernel.hpp"
+#include "program.hpp"
+#include "random_tensor.cuh"
 
 namespace rotunda {
 namespace {
 
-constexpr int kThreads = 256;
-
-__device__ std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9U;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebU;
-  return z ^ z >> 31;
-}
-
-/// Nearly normal numbers: sums of eight bytes.
-template <class T>
-__global__ void fill_normal(T* to, std::int64_t count, std::uint64_t seed) {
-  const std::int64_t n = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (n >= count) return;
-  std::uint64_t bits = mix(static_cast<std::uint64_t>(n) * 0x9e3779b97f4a7c15U + seed);
-  int sum = 0;
-  for (; bits != 0; bits >>= 8) sum += static_cast<int>(bits & 0xff);
-  to[n] = T(static_cast<float>(sum - 1020) / 209.0F);
-}
-
-/// A tensor of a problem with random contents.
-class Tensor {
- public:
-  Tensor(DType dtype, Layout layout, std::int64_t b, std::int64_t s, std::int64_t h, std::int64_t d)
-      : memory_(cuda_device(0), std::max<std::int64_t>(1, b * s * h * d * static_cast<std::int64_t>(size_of(dtype)))),
-        view_(make_view(memory_.data(), dtype, layout, b, s, h, d)) {
-    static std::uint64_t seed = 1;
-    seed = seed * 6364136223846793005U + 1;
-    const std::int64_t count = view_.elements();
-    const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-    if (dtype == DType::bf16) {
-      fill_normal<<<blocks, kThreads>>>(reinterpret_cast<__nv_bfloat16*>(memory_.data()), count, seed);
-    } else if (dtype == DType::fp16) {
-      fill_normal<<<blocks, kThreads>>>(reinterpret_cast<__half*>(memory_.data()), count, seed);
-    } else {
-      fill_normal<<<blocks, kThreads>>>(reinterpret_cast<float*>(memory_.data()), count, seed);
-    }
-    cuda::check_launch("fill_normal");
-    synchronize(cuda_device(0), {});
-  }
-  [[nodiscard]] const TensorView& view() const { return view_; }
-
- private:
-  DeviceMemory memory_;
-  TensorView view_;
-};
+using Tensor = RandomTensor;
 
 /// The tensors and calls of a problem.
 class Run {
@@ -167,10 +122,10 @@ class Run {
   };
 
   [[nodiscard]] Tensor tensor_q(DType dtype, std::int64_t dim) const {
-    return {dtype, problem_.layout, problem_.batches(), problem_.s_q, problem_.h_q, dim};
+    return {device_, dtype, problem_.layout, problem_.batches(), problem_.s_q, problem_.h_q, dim};
   }
   [[nodiscard]] Tensor tensor_k(DType dtype, std::int64_t dim) const {
-    return {dtype, problem_.layout, problem_.batches(), problem_.s_k, problem_.h_kv, dim};
+    return {device_, dtype, problem_.layout, problem_.batches(), problem_.s_k, problem_.h_kv, dim};
   }
   [[nodiscard]] CallShape call(bool backward) const {
     CallShape shape = whole_call(problem_, slices_, backward);
@@ -200,13 +155,7 @@ class Run {
   std::unique_ptr<Gradients> gradients_;
 };
 
-}  // namespace
-
 int run(int argc, char** argv) {
-  if (cuda_device_count() == 0) {
-    fmt::print("{}\n", why_no_cuda());
-    return 1;
-  }
   const Kernel* kernel = argc > 1 ? find_kernel(argv[1], Device::Kind::cuda) : nullptr;
   if (kernel == nullptr) {
     fmt::print(stderr, "attention_cuda KERNEL [PROBLEM]…: no CUDA kernel is called '{}'\n", argc > 1 ? argv[1] : "");
@@ -224,13 +173,9 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+}  // namespace
 }  // namespace rotunda
 
 int main(int argc, char** argv) {
-  try {
-    return rotunda::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "attention_cuda: %s\n", error.what());
-    return 1;
-  }
+  return rotunda::run_program("attention_cuda", argc, argv, rotunda::run);
 }

@@ -1,8 +1,7 @@
 // Bandwidth of the operations between attention calls on a CUDA device, beside a device copy of as many bytes, and the
 // time of the reference kernel. `elementwise_cuda [MiB] [repetitions]`: MiB of bf16 a tensor (128: fp32 ones have 256).
 //
-// GB/s count what an operation must read and write once; the ratio is to cudaMemcpyAsync in the same run. Values are
-// random bits of ordinary size: neither zeros nor NaN, which would draw less power.
+// GB/s count what an operation must read and write once; the ratio is to cudaMemcpyAsync in the same run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,71 +10,43 @@
 #include <string>
 #include <vector>
 
-#include "base/cuda/check.hpp"
 #include "base/cuda/event.hpp"
 #include "base/cuda/pack.hpp"
 #include "kernel/elementwise/cuda/merge.hpp"
 #include "kernel/elementwise/cuda/operations.hpp"
 #include "kernel/reference/cuda/cuda_reference_kernel.hpp"
+#include "program.hpp"
+#include "random_tensor.cuh"
 
 namespace rotunda {
 namespace {
 
 using cuda::IndexWidth;
 
-constexpr int kThreads = 256;
 constexpr std::int64_t kHeads = 16, kDim = 128;
 
-__device__ unsigned mix(unsigned x) {
-  x ^= x >> 16;
-  x *= 0x7feb352dU;
-  x ^= x >> 15;
-  x *= 0x846ca68bU;
-  return x ^ x >> 16;
+/// A tensor of one batch entry.
+RandomTensor filled(const Device& device, DType dtype, Layout layout, std::int64_t rows, std::int64_t heads,
+                           std::int64_t dim) {
+  return {device, dtype, layout, 1, rows, heads, dim};
 }
-
-/// Words whose halves are bf16 numbers between 1/2 and 1 with random signs (as fp32 too).
-__global__ void fill_random(unsigned* words, std::int64_t count, unsigned seed) {
-  const std::int64_t n = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (n < count) words[n] = (mix(static_cast<unsigned>(n) + seed) & 0x807f807fU) | 0x3f003f00U;
-}
-
-/// A tensor with random contents.
-class Filled {
- public:
-  Filled(const Device& device, DType dtype, Layout layout, std::int64_t rows, std::int64_t heads, std::int64_t dim)
-      : memory_(device, rows * heads * dim * static_cast<std::int64_t>(size_of(dtype))),
-        view_(make_view(memory_.data(), dtype, layout, 1, rows, heads, dim)) {
-    static unsigned seed = 1;
-    const std::int64_t words = memory_.bytes() / 4;
-    fill_random<<<static_cast<unsigned>((words + kThreads - 1) / kThreads), kThreads>>>(
-        reinterpret_cast<unsigned*>(memory_.data()), words, seed += 0x9e3779b9U);
-    cuda::check_launch("fill_random");
-    synchronize(device, {});
-  }
-  [[nodiscard]] const TensorView& view() const { return view_; }
-
- private:
-  DeviceMemory memory_;
-  TensorView view_;
-};
 
 struct Bench {
   Device device = cuda_device(0);
   OwnedStream stream{device};
-  int repetitions = 20;
+  int repetitions = 20, together = 8;
   double copy_rate = 0;
 
-  /// Median seconds of a call.
+  /// Median seconds of a call, of several back to back: the first of them hides the launches of the others.
   [[nodiscard]] double time(const std::function<void()>& call) const {
     std::vector<double> seconds;
     call();
     for (int i = 0; i < repetitions; ++i) {
       cuda::Event begin(0, cuda::Event::Use::timing), end(0, cuda::Event::Use::timing);
       begin.record(stream.get());
-      call();
+      for (int n = 0; n < together; ++n) call();
       end.record(stream.get());
-      seconds.push_back(end.seconds_after(begin));
+      seconds.push_back(end.seconds_after(begin) / together);
     }
     std::nth_element(seconds.begin(), seconds.begin() + repetitions / 2, seconds.end());
     return seconds[static_cast<std::size_t>(repetitions / 2)];
@@ -99,11 +70,11 @@ void measure_copy(Bench& bench, std::int64_t bytes) {
 void measure_flat(Bench& bench, std::int64_t rows, Layout other, IndexWidth width) {
   const auto s = bench.stream.get();
   const std::int64_t n = rows * kHeads * kDim;
-  const Filled half(bench.device, DType::bf16, Layout::bshd, rows, kHeads, kDim);
-  const Filled half2(bench.device, DType::bf16, other, rows, kHeads, kDim);
-  const Filled full(bench.device, DType::fp32, Layout::bshd, rows, kHeads, kDim);
-  const Filled full2(bench.device, DType::fp32, other, rows, kHeads, kDim);
-  const Filled low(bench.device, DType::fp32, Layout::bshd, rows, kHeads, kDim);
+  const auto half = filled(bench.device, DType::bf16, Layout::bshd, rows, kHeads, kDim);
+  const auto half2 = filled(bench.device, DType::bf16, other, rows, kHeads, kDim);
+  const auto full = filled(bench.device, DType::fp32, Layout::bshd, rows, kHeads, kDim);
+  const auto full2 = filled(bench.device, DType::fp32, other, rows, kHeads, kDim);
+  const auto low = filled(bench.device, DType::fp32, Layout::bshd, rows, kHeads, kDim);
   const std::string tag = std::string(to_string(other)) + (width == IndexWidth::wide ? ", 64-bit" : "");
   bench.measure("fill fp32 " + tag, 4 * n, [&] { cuda::fill(full2.view(), 0.7F, width, s); });
   bench.measure("fill bf16 " + tag, 2 * n, [&] { cuda::fill(half2.view(), 0.7F, width, s); });
@@ -119,13 +90,13 @@ void measure_flat(Bench& bench, std::int64_t rows, Layout other, IndexWidth widt
 void measure_rows(Bench& bench, std::int64_t rows, Layout layout, IndexWidth width) {
   const auto s = bench.stream.get();
   const std::int64_t pairs = rows * kHeads, n = pairs * kDim;
-  const Filled half(bench.device, DType::bf16, layout, rows, kHeads, kDim);
-  const Filled half2(bench.device, DType::bf16, layout, rows, kHeads, kDim);
-  const Filled acc(bench.device, DType::fp32, layout, rows, kHeads, kDim);
-  const Filled lse(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
-  const Filled lse2(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
-  const Filled low(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
-  const Filled sink(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
+  const auto half = filled(bench.device, DType::bf16, layout, rows, kHeads, kDim);
+  const auto half2 = filled(bench.device, DType::bf16, layout, rows, kHeads, kDim);
+  const auto acc = filled(bench.device, DType::fp32, layout, rows, kHeads, kDim);
+  const auto lse = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const auto lse2 = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const auto low = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const auto sink = filled(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
   const std::vector<RowSpan> span = {{0, 0, rows}};
   const DeviceMemory list(bench.device, sizeof(RowSpan));
   copy_bytes(list.data(), span.data(), sizeof(RowSpan), bench.device, s);
@@ -148,10 +119,10 @@ void measure_rows(Bench& bench, std::int64_t rows, Layout layout, IndexWidth wid
 void measure_statistics(Bench& bench, std::int64_t bytes) {
   const auto s = bench.stream.get();
   const std::int64_t pairs = bytes / 4, rows = pairs / kHeads;
-  const Filled lse(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
-  const Filled delta(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
-  const Filled sink(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
-  const Filled dsink(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
+  const auto lse = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const auto delta = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const auto sink = filled(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
+  const auto dsink = filled(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
   const std::vector<RowSpan> span = {{0, 0, rows}};
   const DeviceMemory list(bench.device, sizeof(RowSpan));
   copy_bytes(list.data(), span.data(), sizeof(RowSpan), bench.device, s);
@@ -164,16 +135,16 @@ void measure_statistics(Bench& bench, std::int64_t bytes) {
 /// Q, K, V, O, an LSE: what an all-to-all carries.
 void measure_pack(Bench& bench, std::int64_t rows, IndexWidth width) {
   const auto s = bench.stream.get();
-  std::vector<Filled> tensors;
+  std::vector<RandomTensor> tensors;
   std::vector<cuda::Move> moves;
   std::int64_t bytes = 0;
   for (const Layout layout : {Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::bshd}) {
-    tensors.emplace_back(bench.device, DType::bf16, layout, rows / 2, kHeads, kDim);
+    tensors.emplace_back(bench.device, DType::bf16, layout, 1, rows / 2, kHeads, kDim);
     // Half of the heads: strided on one side, dense on the other.
     moves.push_back({tensors.back().view().narrow_heads(kHeads / 2, kHeads / 2), bytes});
     bytes += moves.back().view.elements() * 2;
   }
-  tensors.emplace_back(bench.device, DType::fp32, Layout::bhsd, rows / 2, kHeads, 1);
+  tensors.emplace_back(bench.device, DType::fp32, Layout::bhsd, 1, rows / 2, kHeads, 1);
   moves.push_back({tensors.back().view(), bytes});
   bytes += moves.back().view.elements() * 4;
   const DeviceMemory buffer(bench.device, bytes);
@@ -187,12 +158,12 @@ void measure_pack(Bench& bench, std::int64_t rows, IndexWidth width) {
 /// The reference kernel: seconds and the TFLOP/s of causal attention (2.5 times the forward's in backward).
 void measure_reference(Bench& bench, std::int64_t rows, std::int64_t dim) {
   const auto tensor = [&](DType dtype, std::int64_t d) {
-    return Filled(bench.device, dtype, Layout::bshd, rows, kHeads, d);
+    return filled(bench.device, dtype, Layout::bshd, rows, kHeads, d);
   };
-  const Filled q = tensor(DType::bf16, dim), k = tensor(DType::bf16, dim), v = tensor(DType::bf16, dim);
-  const Filled out = tensor(DType::bf16, dim), dout = tensor(DType::bf16, dim);
-  const Filled lse = tensor(DType::fp32, 1), delta = tensor(DType::fp32, 1);
-  const Filled dq = tensor(DType::fp32, dim), dk = tensor(DType::fp32, dim), dv = tensor(DType::fp32, dim);
+  const auto q = tensor(DType::bf16, dim), k = tensor(DType::bf16, dim), v = tensor(DType::bf16, dim);
+  const auto out = tensor(DType::bf16, dim), dout = tensor(DType::bf16, dim);
+  const auto lse = tensor(DType::fp32, 1), delta = tensor(DType::fp32, 1);
+  const auto dq = tensor(DType::fp32, dim), dk = tensor(DType::fp32, dim), dv = tensor(DType::fp32, dim);
   const std::vector<Slice> slices = {{0, 0, rows, 0, rows, 0, 0, kInfinity, 0}};
   const DeviceMemory list(bench.device, sizeof(Slice));
   copy_bytes(list.data(), slices.data(), sizeof(Slice), bench.device, {});
@@ -201,7 +172,7 @@ void measure_reference(Bench& bench, std::int64_t rows, std::int64_t dim) {
   const KernelContext context{threads, {}, bench.device, bench.stream.get()};
   const auto* device_slices = reinterpret_cast<const Slice*>(list.data());
   const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(rows) * kHeads * static_cast<double>(dim);
-  bench.repetitions = 1;
+  bench.repetitions = bench.together = 1;
   ForwardArgs forward_args;
   forward_args.slices = slices;
   forward_args.q = q.view();
@@ -230,13 +201,7 @@ void measure_reference(Bench& bench, std::int64_t rows, std::int64_t dim) {
              dim, forward, 1e-12 * flops / forward, backward, 2.5e-12 * flops / backward);
 }
 
-}  // namespace
-
 int run(int argc, char** argv) {
-  if (cuda_device_count() == 0) {
-    fmt::print("{}\n", why_no_cuda());
-    return 1;
-  }
   const std::int64_t mib = argc > 1 ? std::max(1L, std::atol(argv[1])) : 128;
   Bench bench;
   if (argc > 2) bench.repetitions = std::max(1, std::atoi(argv[2]));
@@ -257,13 +222,9 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+}  // namespace
 }  // namespace rotunda
 
 int main(int argc, char** argv) {
-  try {
-    return rotunda::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "elementwise_cuda: {}\n", error.what());
-    return 1;
-  }
+  return rotunda::run_program("elementwise_cuda", argc, argv, rotunda::run);
 }

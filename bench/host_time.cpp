@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "program.hpp"
 #include "rotunda/attention.hpp"
 
 namespace rotunda {
@@ -81,10 +82,6 @@ void time_schedule(const Problem& problem, ScheduleKind schedule, const std::str
 }
 
 int run(int argc, char** argv) {
-  if (cuda_device_count() == 0) {
-    fmt::print("{}\n", why_no_cuda());
-    return 1;
-  }
   const int ranks = argc > 1 ? std::max(1, std::atoi(argv[1])) : 1;
   const std::string kernel = argc > 2 ? argv[2] : "";
   const Problem problem = parse_problem(argc > 3 ? argv[3] : "s_q=2048 h_q=16 d=128 mask=causal grad=1");
@@ -103,10 +100,5 @@ int run(int argc, char** argv) {
 }  // namespace rotunda
 
 int main(int argc, char** argv) {
-  try {
-    return rotunda::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "host_time: {}\n", error.what());
-    return 1;
-  }
+  return rotunda::run_program("host_time", argc, argv, rotunda::run);
 }

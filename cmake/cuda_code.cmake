@@ -1,10 +1,12 @@
-# rotunda_cuda_code(ARCHITECTURES list SOURCES files…): compiles these files for more architectures than the project's.
-# As in CMAKE_CUDA_ARCHITECTURES, `80-real` is code for compute capability 8.0, `80-virtual` is PTX, which a driver
-# compiles for that device or any later one when it is first used, and `80` is both.
-function(rotunda_cuda_code)
-  cmake_parse_arguments(ARG "" "" "ARCHITECTURES;SOURCES" ${ARGN})
+# Folders whose CUDA code is for Hopper alone.
+set(ROTUNDA_HOPPER_FOLDERS fa4 sm90)
+
+# rotunda_portable_code(files…): compiles the CUDA sources among these for ROTUNDA_PORTABLE_ARCHITECTURES too, but for
+# those in folders of Hopper's own. As in CMAKE_CUDA_ARCHITECTURES, `80-real` is code for compute capability 8.0,
+# `80-virtual` is PTX, which a driver compiles for that device or any later one when it is first used, and `80` is both.
+function(rotunda_portable_code)
   set(flags "")
-  foreach(architecture IN LISTS ARG_ARCHITECTURES)
+  foreach(architecture IN LISTS ROTUNDA_PORTABLE_ARCHITECTURES)
     if(NOT architecture MATCHES "^([0-9]+[af]?)(-real|-virtual)?$")
       message(FATAL_ERROR "CUDA architecture \"${architecture}\": allowed is a number, alone or with -real or -virtual")
     endif()
@@ -16,5 +18,11 @@ function(rotunda_cuda_code)
       list(APPEND flags --generate-code=arch=compute_${number},code=compute_${number})
     endif()
   endforeach()
-  set_property(SOURCE ${ARG_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "${flags}")
+  set(sources ${ARGN})
+  list(JOIN ROTUNDA_HOPPER_FOLDERS "|" folders)
+  list(FILTER sources INCLUDE REGEX "\\.cu$")
+  list(FILTER sources EXCLUDE REGEX "/(src|tests)/.*/(${folders})/")
+  if(sources AND flags)
+    set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS "${flags}")
+  endif()
 endfunction()

@@ -7,8 +7,8 @@ option(ROTUNDA_PYTHON "Build the Python package's extension module (needs nanobi
 option(ROTUNDA_CUDA "Build the CUDA kernels" OFF)
 set(ROTUNDA_CUDNN AUTO CACHE STRING "With ROTUNDA_CUDA: build the kernel that calls cuDNN: ON, OFF, or AUTO where it can be")
 set(ROTUNDA_FA4 AUTO CACHE STRING "With ROTUNDA_CUDA: build FlashAttention-4's kernels for Hopper: ON, OFF, or AUTO where it can be")
-set(ROTUNDA_MMA_ARCHITECTURES 80-virtual CACHE STRING
-    "With ROTUNDA_CUDA: what the portable kernel mma is compiled for beside Hopper; 80-virtual is for all later ones")
+set(ROTUNDA_PORTABLE_ARCHITECTURES 80-virtual CACHE STRING
+    "With ROTUNDA_CUDA: what CUDA code is compiled for beside Hopper; 80-virtual is for all later ones")
 set(ROTUNDA_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -26,7 +26,8 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
-# CUDA code needs a compiler for it, no device. It is built for Hopper; the driver does the rest.
+# CUDA code needs a compiler for it, no device. All of it is built for Hopper (CMAKE_CUDA_ARCHITECTURES), and what is not
+# Hopper's own for others too (cuda_code.cmake).
 set(ROTUNDA_WITH_CUDA OFF)
 if(ROTUNDA_CUDA)
   include(CheckLanguage)

@@ -36,8 +36,9 @@ def row(record: dict, header: list[str]) -> list[str]:
     figures = [record.get(key) for key in ("fwd_ms", "bwd_ms", "both_ms", "fwd_tflops", "bwd_tflops")]
     peak = record.get("peak_bytes")
     figures += [max(errors, default=None), record.get("exposed_ms"), None if peak is None else peak / 2**20]
+    graph = ", as a graph" if record.get("graph") else ""
     cells = [f"`{record['problem']}`", str(record["ranks"]),
-             schedule if back in (None, schedule) else f"{schedule} / {back}", str(record.get("kernel"))]
+             (schedule if back in (None, schedule) else f"{schedule} / {back}") + graph, str(record.get("kernel"))]
     cells += [number(figure) for figure in figures]
     for column in header[len(cells):]:
         name, part = column.rsplit(" ", 1)

@@ -30,6 +30,10 @@ struct PlanOptions {
   std::string device;           ///< "cpu", "cuda", or empty: cuda where a kernel there serves the problem, else cpu
   std::vector<int> devices{};   ///< CUDA device of rank r: devices[r % size]; empty: all in turn
   int threads = 0;              ///< a rank's thread budget; 0: cores / ranks, at least 1
+  /// Bytes that a kernel may take for what one of its passes leaves to the next, where it can do with less: less costs
+  /// time, and other sizes give other bits. 0: the kernel's default. sm90's backward: P and dS, of at least one query
+  /// tile.
+  std::int64_t kernel_scratch = 0;
 
   bool operator==(const PlanOptions&) const = default;
 };

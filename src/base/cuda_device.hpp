@@ -12,6 +12,8 @@ namespace rotunda::cuda {
 [[nodiscard]] int device_count();
 [[nodiscard]] std::string why_none();
 [[nodiscard]] std::string describe(int device);
+/// Whether the build has code for the device.
+[[nodiscard]] bool is_built_for(int device);
 [[nodiscard]] std::byte* allocate(int device, std::int64_t bytes);
 void release(int device, std::byte* data) noexcept;
 [[nodiscard]] Stream make_stream(int device);

@@ -20,6 +20,9 @@ std::string why_none() {
 std::string describe(int) {
   none();
 }
+bool is_built_for(int) {
+  none();
+}
 std::byte* allocate(int, std::int64_t) {
   none();
 }

@@ -43,6 +43,7 @@ constexpr Flag kPlanFlags[] = {
     {"--shard", "NAME", "auto, contiguous, dual_chunk, dual_chunk_doc, striped or balanced"},
     {"--chunk-size", "N", "Balanced shards: tokens a chunk (default: the plan's choice)"},
     {"--kernel", "NAME", "auto (never reference) or a kernel that `rotunda info` lists"},
+    {"--kernel-scratch", "MIB", "What sm90's backward may take for P and dS (default: 280 up to 16k keys)"},
     {"--transport", "NAME", "auto or a transport that `rotunda info` lists"},
     {"--device", "NAME", "auto, cpu or cuda"},
     {"--devices", "LIST", "CUDA devices of the ranks, such as 0,1; ranks may share one"},
@@ -85,7 +86,10 @@ const std::vector<CommandInfo>& commands() {
        {kProblem,
         kIn,
         {"--repeat", "N", "Timed repeats, at least 20 (default 20)"},
-        {"--baseline", "LIST", "Compare with ideal, ideal_same_kernel or a peer of bench/peers, comma-separated"},
+        {"--baseline", "LIST",
+         "Compare with ideal, ideal_same_kernel, a peer of bench/peers, or other schedules (p2p, p2p/a2a), "
+         "comma-separated"},
+        {"--graph", nullptr, "Time replays of CUDA graphs: ranks as threads, on CUDA devices"},
         {"--python", "PATH", "Python for peers that are Python scripts"}}},
       {Command::explain,
        "explain",
@@ -219,6 +223,8 @@ void read_plan(const Values& values, Options& options) {
   if (ranks != 0) options.ranks = ranks;
   number("--inner", plan.inner, 1, kMaxRanks);
   number("--chunk-size", plan.chunk_size, 1, std::int64_t{1} << 40);
+  number("--kernel-scratch", plan.kernel_scratch, 1, std::int64_t{1} << 20);
+  plan.kernel_scratch <<= 20;  // MiB
   number("--threads", plan.threads, 1, 4096);
   number("--seed", options.seed, 0, INT64_MAX);
   number("--repeat", options.repeat, 20, 1'000'000);
@@ -251,6 +257,7 @@ Options to_options(Command command, const Values& values) {
   text("--cluster", options.cluster);
   options.quiet = values.contains("--quiet");
   options.all_ranks = values.contains("--all");
+  options.graph = values.contains("--graph");
   if (values.contains("--baseline")) options.baselines = split(values.at("--baseline"));
   const char* from_environment = std::getenv("ROTUNDA_TIMEOUT");
   if (values.contains("--timeout")) {

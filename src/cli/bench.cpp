@@ -40,59 +40,79 @@ Check check_once(const Options& options, const Inputs& inputs) {
   return check;
 }
 
-/// CP = 1: one rank on as many threads as all ranks together have, or one on each of the CUDA devices in use.
-class Alone {
- public:
-  Alone(std::string name, const SessionSetup& ours, const std::string& kernel, const Inputs& inputs,
-        const std::vector<int>& devices)
-      : name_(std::move(name)) {
-    SessionSetup setup = ours;
-    setup.ranks = 1;
-    setup.process = std::nullopt;
-    setup.options = PlanOptions{};
-    setup.options.kernel = kernel;
-    setup.options.threads = std::min(cores(), ours.options.threads * ours.ranks);
-    setup.options.device = devices.empty() ? "cpu" : "cuda";
-    for (std::size_t i = 0; i < std::max<std::size_t>(1, devices.size()); ++i) {
-      if (!devices.empty()) setup.options.devices = {devices[i]};
-      sessions_.push_back(std::make_unique<Session>(setup, inputs.tensors.views));
-    }
-  }
+/// Graphs hold the work of ranks that are threads. @throws Error unsupported
+void check_graph(const Options& options, Problem problem) {
+  normalize(problem);
+  if (options.process) fail(ErrorKind::unsupported, "--graph is for ranks that are threads: --transport local");
+  if (device_kind(problem, options.plan) == Device::Kind::cuda) return;
+  fail(ErrorKind::unsupported, "--graph is for CUDA devices, and the plan is for the cpu");
+}
 
-  [[nodiscard]] const std::string& name() const { return name_; }
+/// A baseline of our own, timed by turns with what it is compared to.
+struct Rival {
+  std::string name;
+  std::vector<std::unique_ptr<Session>> sessions;
+  bool alone = false;  ///< one rank on each device
+
   [[nodiscard]] Contestant contestant() const {
     Contestant result;
-    for (const auto& session : sessions_) result.push_back(session.get());
+    for (const auto& session : sessions) result.push_back(session.get());
     return result;
   }
-
- private:
-  std::string name_;
-  std::vector<std::unique_ptr<Session>> sessions_;
 };
 
-/// What --baseline asks for of CP = 1.
-std::vector<Alone> make_ideals(const Options& options, const SessionSetup& setup, const Inputs& inputs,
-                               const Session& ours) {
+/// CP = 1: one rank on as many threads as all ranks together have, or one on each of the CUDA devices in use.
+Rival alone(const std::string& name, const SessionSetup& ours, const Session& session, const Inputs& inputs) {
   std::set<int> devices;
-  for (const RankReport& report : ours.reports()) {
-    if (setup.process && report.plan->rank != setup.process->rank) continue;  // the others time theirs
+  for (const RankReport& report : session.reports()) {
+    if (ours.process && report.plan->rank != ours.process->rank) continue;  // the others time theirs
     if (report.plan->device.is_cuda()) devices.insert(report.plan->device.index);
   }
-  std::vector<Alone> ideals;
-  for (const std::string& name : options.baselines) {
-    const bool same = name == "ideal_same_kernel";
-    if (name != "ideal" && !same) continue;
-    ideals.emplace_back(name, setup, same ? ours.plan().kernel : "", inputs,
-                        std::vector<int>(devices.begin(), devices.end()));
+  SessionSetup setup = ours;
+  setup.ranks = 1;
+  setup.process = std::nullopt;
+  setup.options = PlanOptions{};
+  if (name == "ideal_same_kernel") setup.options.kernel = session.plan().kernel;
+  setup.options.kernel_scratch = ours.options.kernel_scratch;
+  setup.options.threads = std::min(cores(), ours.options.threads * ours.ranks);
+  setup.options.device = devices.empty() ? "cpu" : "cuda";
+  Rival rival{name, {}, true};
+  const auto add = [&] { rival.sessions.push_back(std::make_unique<Session>(setup, inputs.tensors.views)); };
+  if (devices.empty()) add();
+  for (const int device : devices) {
+    setup.options.devices = {device};
+    add();
   }
-  return ideals;
+  return rival;
+}
+
+/// The same on other schedules.
+Rival rescheduled(const std::string& name, const SchedulePair& schedules, SessionSetup setup, const Inputs& inputs) {
+  setup.options.schedule = schedules.forward;
+  setup.options.backward_schedule = schedules.backward;
+  setup.options.mixes = false;
+  Rival rival{name, {}, false};
+  rival.sessions.push_back(std::make_unique<Session>(setup, inputs.tensors.views));
+  return rival;
+}
+
+/// What --baseline asks for that is no peer.
+std::vector<Rival> make_rivals(const Options& options, const SessionSetup& setup, const Session& ours,
+                               const Inputs& inputs) {
+  std::vector<Rival> rivals;
+  for (const std::string& name : options.baselines) {
+    if (is_peer(name)) continue;
+    const auto schedules = schedules_of(name);
+    rivals.push_back(schedules ? rescheduled(name, *schedules, setup, inputs) : alone(name, setup, ours, inputs));
+  }
+  return rivals;
 }
 
 /// Median over a few traced runs: the timed ones carry no tracing.
 double traced_exposed_ms(SessionSetup setup, const Inputs& inputs) {
   constexpr int kRuns = 7;
   setup.tracing = true;
+  setup.graph = false;
   Session session(setup, inputs.tensors.views);
   std::vector<double> samples;
   for (int i = 0; i <= kRuns; ++i) {
@@ -106,7 +126,7 @@ double traced_exposed_ms(SessionSetup setup, const Inputs& inputs) {
   return median(samples);
 }
 
-/// Their time divided by ours, and by `share`: the devices that an ideal is divided by.
+/// Their time divided by ours, and by `share`.
 Ratios over(const Times& theirs, const Times& ours, int share = 1) {
   const auto ratio = [&](double a, double b) { return b > 0 ? a / b / share : 0.0; };
   return {ratio(theirs.forward, ours.forward), ratio(theirs.backward, ours.backward), ratio(theirs.both, ours.both)};
@@ -142,6 +162,7 @@ void add_rates(Record& record, const Problem& problem) {
 /// One traced run beside the timed ones, which carry no tracing.
 void trace_once(const Options& options, SessionSetup setup, const Inputs& inputs) {
   setup.tracing = true;
+  setup.graph = false;
   Session session(setup, inputs.tensors.views);
   session.forward();
   if (inputs.problem.grad) session.backward();
@@ -155,9 +176,11 @@ int bench(const Options& options) {
   const Inputs inputs = options.in.empty() ? random_inputs(required_problem(options), options.seed)
                                            : read_inputs(options.in, problem_of(options));
   const Problem& problem = inputs.problem;
+  if (options.graph) check_graph(options, problem);
   const Check check = check_once(options, inputs);
   SessionSetup setup = session_setup(options, problem);
   setup.tracing = false;
+  setup.graph = options.graph;
   Session session(setup, inputs.tensors.views);
   print(options, fmt::format("{}\n{} on {} ranks of {} threads\n\n", inputs.problem_text, session.plan().summary(),
                              setup.ranks, session.plan().threads));
@@ -165,9 +188,9 @@ int bench(const Options& options) {
     print(options, grades_text(check.grades) + "\nFAILED: not timed\n");
     return 1;
   }
-  const std::vector<Alone> ideals = make_ideals(options, setup, inputs, session);
+  const std::vector<Rival> rivals = make_rivals(options, setup, session, inputs);
   std::vector<Contestant> contestants{{&session}};
-  for (const Alone& ideal : ideals) contestants.push_back(ideal.contestant());
+  for (const Rival& rival : rivals) contestants.push_back(rival.contestant());
   std::vector<Times> times;
   {
     Progress progress(options, "timing");
@@ -178,10 +201,12 @@ int bench(const Options& options) {
   record.times = times[0];
   record.err_ratio = err_ratios(check.grades);
   record.verified = check.scaled;
+  record.graph = options.graph;
   add_rates(record, problem);
   record.exposed_ms = setup.ranks > 1 ? traced_exposed_ms(setup, inputs) : 0;
-  for (std::size_t i = 0; i < ideals.size(); ++i) {
-    record.baselines[ideals[i].name()] = over(times[i + 1], times[0], std::max(1, record.gpus));
+  for (std::size_t i = 0; i < rivals.size(); ++i) {
+    const int share = rivals[i].alone ? std::max(1, record.gpus) : 1;  // the devices that an ideal is divided by
+    record.baselines[rivals[i].name] = over(times[i + 1], times[0], share);
   }
   for (const std::string& name : options.baselines) {
     if (!is_peer(name) || !options.is_first()) continue;

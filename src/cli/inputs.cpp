@@ -5,9 +5,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "base/fail.hpp"
 #include "cli/atomic_file.hpp"
+#include "cli/setup.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -48,18 +51,29 @@ void store(DType dtype, void* to, std::int64_t index, float value) {
   }
 }
 
-void fill_random(const TensorView& view, std::uint64_t key, float gain) {
-  std::uint64_t index = 0;
-  for (std::int64_t b = 0; b < view.batch(); ++b) {
-    for (std::int64_t row = 0; row < view.rows(); ++row) {
-      for (std::int64_t head = 0; head < view.heads(); ++head) {
-        const std::int64_t at = b * view.stride[0] + row * view.stride[1] + head * view.stride[2];
-        for (std::int64_t i = 0; i < view.dim(); ++i) {
-          store(view.dtype, view.data, at + i, gain * nearly_normal(key, index++));
-        }
+/// Rows [begin, end) of all batch entries, one after the other. Elements are numbered in the order of the view's axes.
+void fill_rows(const TensorView& view, std::int64_t begin, std::int64_t end, std::uint64_t key, float gain) {
+  auto index = static_cast<std::uint64_t>(begin * view.heads() * view.dim());
+  for (std::int64_t n = begin; n < end; ++n) {
+    const std::int64_t row = n / view.rows() * view.stride[0] + n % view.rows() * view.stride[1];
+    for (std::int64_t head = 0; head < view.heads(); ++head) {
+      const std::int64_t at = row + head * view.stride[2];
+      for (std::int64_t i = 0; i < view.dim(); ++i) {
+        store(view.dtype, view.data, at + i, gain * nearly_normal(key, index++));
       }
     }
   }
+}
+
+void fill_random(const TensorView& view, std::uint64_t key, float gain) {
+  constexpr std::int64_t kElements = 1 << 20;  // of a thread, at least: its start costs less than they do
+  const std::int64_t rows = view.batch() * view.rows();
+  const std::int64_t parts = std::clamp<std::int64_t>(view.elements() / kElements, 1, cores());
+  std::vector<std::jthread> threads;
+  for (std::int64_t part = 1; part < parts; ++part) {
+    threads.emplace_back([&, part] { fill_rows(view, rows * part / parts, rows * (part + 1) / parts, key, gain); });
+  }
+  fill_rows(view, 0, rows / parts, key, gain);
 }
 
 /// One tensor of a file, found and checked but for its shape.

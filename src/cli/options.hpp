@@ -27,6 +27,7 @@ struct Options {
   std::string trace, json, svg;
   bool quiet = false;
   bool all_ranks = false;  ///< explain: every rank's program
+  bool graph = false;      ///< bench: replays of CUDA graphs
   int repeat = 20;
   std::vector<std::string> baselines;
   std::string python, cluster;

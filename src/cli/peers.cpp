@@ -40,14 +40,26 @@ double seconds_of(const nlohmann::json& result, const char* key) {
 
 }  // namespace
 
+std::optional<SchedulePair> schedules_of(const std::string& baseline) {
+  const std::size_t slash = baseline.find('/');
+  try {
+    const ScheduleKind forward = parse_schedule_kind(baseline.substr(0, slash));
+    const bool mixed = slash != std::string::npos;
+    return SchedulePair{forward, mixed ? parse_schedule_kind(baseline.substr(slash + 1)) : forward};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 void check_baseline(const std::string& name) {
   if (!is_peer(name)) return;
   const auto& known = known_baselines();
   const bool plain = !name.empty() && name.find_first_of("/.") == std::string::npos;
   if (plain && !peer_path(name).empty()) return;
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    fail(ErrorKind::bad_input, "--baseline names '{}', allowed are {} and the programs in bench/peers{}", name,
-         fmt::join(known, ", "), suggestion(name, known));
+    fail(ErrorKind::bad_input,
+         "--baseline names '{}', allowed are {}, the programs in bench/peers, and schedules such as p2p or p2p/a2a{}",
+         name, fmt::join(known, ", "), suggestion(name, known));
   }
   fail(ErrorKind::unsupported, "--baseline {}: there is no program bench/peers/{} in this copy", name, name);
 }

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "cli/record.hpp"
+#include "rotunda/schedule.hpp"
 
 namespace rotunda::cli {
 
@@ -16,12 +18,18 @@ struct PeerResult {
   std::map<std::string, std::string> versions;
 };
 
-/// Refuses names that are neither ideal, ideal_same_kernel, nor a peer. @throws Error bad_input for an unknown one,
-/// unsupported for one that the project knows but this copy has no program for
+/// Forward's and backward's, as baselines name them: "p2p", or "p2p/a2a".
+struct SchedulePair {
+  ScheduleKind forward, backward;
+};
+[[nodiscard]] std::optional<SchedulePair> schedules_of(const std::string& baseline);
+
+/// Refuses names that are neither ideal, ideal_same_kernel, schedules, nor a peer. @throws Error bad_input for an
+/// unknown one, unsupported for one that the project knows but this copy has no program for
 void check_baseline(const std::string& name);
 
 [[nodiscard]] inline bool is_peer(const std::string& name) {
-  return name != "ideal" && name != "ideal_same_kernel";
+  return name != "ideal" && name != "ideal_same_kernel" && !schedules_of(name);
 }
 
 /// What a peer is asked to time.

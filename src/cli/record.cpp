@@ -91,6 +91,7 @@ ordered_json to_json(const Record& record) {
                     {"err_ratio", errors},
                     {"baselines", baselines}};
   if (!record.verified.empty()) json["verified"] = record.verified;
+  if (record.graph) json["graph"] = true;
   return json;
 }
 

@@ -37,6 +37,7 @@ struct Record {
   std::map<std::string, double> err_ratio;
   std::string verified;  ///< the problem that err_ratio belongs to, where it is not `problem`
   std::map<std::string, Ratios> baselines;
+  bool graph = false;  ///< times are those of CUDA graphs
 };
 
 /// What a session did, without times.

@@ -5,9 +5,16 @@
 #include "cli/session_runner.hpp"
 
 namespace rotunda::cli {
+namespace {
 
-Session::Session(const SessionSetup& setup, const Tensors& inputs)
-    : runner_(setup.process ? run_one_process(setup, inputs) : run_threads(setup, inputs)) {}
+std::unique_ptr<Runner> make_runner(const SessionSetup& setup, const Tensors& inputs) {
+  if (setup.graph) return run_graphs(setup, inputs);
+  return setup.process ? run_one_process(setup, inputs) : run_threads(setup, inputs);
+}
+
+}  // namespace
+
+Session::Session(const SessionSetup& setup, const Tensors& inputs) : runner_(make_runner(setup, inputs)) {}
 
 Session::~Session() = default;
 

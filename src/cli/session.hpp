@@ -18,6 +18,7 @@ struct SessionSetup {
   int ranks = 1;
   std::chrono::milliseconds timeout{60'000};
   bool tracing = false;
+  bool graph = false;  ///< work is captured into CUDA graphs once, and runs are their replays; not with tracing
   /// This process is one rank of `ranks`, on a transport between processes; else they are threads of this process.
   std::optional<ProcessGroup> process;
 };

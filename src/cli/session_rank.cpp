@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "cli/session_runner.hpp"
 
 namespace rotunda::cli {
@@ -5,6 +7,17 @@ namespace {
 
 double seconds_between(SessionClock::time_point from, SessionClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+/// CUDA devices of the ranks, or none where the plan runs on the CPU. @throws Error unsupported
+std::vector<int> devices_of(const SessionSetup& setup) {
+  Problem problem = setup.problem;
+  normalize(problem);
+  if (device_kind(problem, setup.options) == Device::Kind::cpu) return {};
+  if (!setup.options.devices.empty()) return setup.options.devices;
+  std::vector<int> all(static_cast<std::size_t>(cuda_device_count()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 /// Values of heads.
@@ -30,10 +43,7 @@ std::vector<double> RankWork::perform(const Task& task) {
   std::vector<Moment> moments;
   moments.emplace_back(device, stream_.get());
   for (int i = 0; i < task.times; ++i) {
-    if (task.forward) attention_.forward(tensors_.on_device(), stream_.get());
-    if (task.forward) report_.forward = attention_.stats();
-    if (task.backward) attention_.backward(tensors_.on_device(), stream_.get());
-    if (task.backward) report_.backward = attention_.stats();
+    enqueue(task, stream_.get());
     moments.emplace_back(device, stream_.get());
   }
   synchronize(device, stream_.get());
@@ -41,6 +51,13 @@ std::vector<double> RankWork::perform(const Task& task) {
   for (std::size_t i = 1; i < moments.size(); ++i) seconds.push_back(moments[i].seconds_after(moments[i - 1]));
   if (setup_.tracing) collect_events();
   return seconds;
+}
+
+void RankWork::enqueue(const Task& task, Stream stream) {
+  if (task.forward) attention_.forward(tensors_.on_device(), stream);
+  if (task.forward) report_.forward = attention_.stats();
+  if (task.backward) attention_.backward(tensors_.on_device(), stream);
+  if (task.backward) report_.backward = attention_.stats();
 }
 
 void RankWork::collect_events() {
@@ -67,6 +84,22 @@ void RankWork::scatter_inputs(const Tensors& inputs) {
     }
   }
   tensors_.upload(given);
+}
+
+std::vector<std::unique_ptr<Transport>> make_group(const SessionSetup& setup) {
+  return make_local_group(setup.ranks, LocalOptions{setup.timeout, {}, devices_of(setup)});
+}
+
+void gather_ranks(const Problem& problem, const std::vector<std::unique_ptr<RankWork>>& works, const Tensors& outputs) {
+  const std::vector<TensorKind> kinds = output_kinds(problem);
+  for (const auto& work : works) {
+    const RankTensors& tensors = work->tensors();
+    const Plan& plan = *work->report().plan;
+    tensors.download(kinds);
+    for (const TensorKind& kind : kinds) {
+      gather_rank(plan, plan.rank, kind, tensors.on_host().*kind.view, outputs.*kind.view);
+    }
+  }
 }
 
 void gather_rank(const Plan& plan, int rank, const TensorKind& kind, const TensorView& local, const TensorView& whole) {

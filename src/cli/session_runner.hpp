@@ -28,6 +28,8 @@ class Runner {
 
 /// Ranks as threads of this process. `inputs` must outlive the call only.
 [[nodiscard]] std::unique_ptr<Runner> run_threads(const SessionSetup& setup, const Tensors& inputs);
+/// The same, with the work of all ranks in CUDA graphs. @throws Error unsupported on host memory
+[[nodiscard]] std::unique_ptr<Runner> run_graphs(const SessionSetup& setup, const Tensors& inputs);
 /// This process as one rank of setup.process.
 [[nodiscard]] std::unique_ptr<Runner> run_one_process(const SessionSetup& setup, const Tensors& inputs);
 
@@ -40,6 +42,8 @@ class RankWork {
 
   /// Seconds of each run, by the device's clock.
   [[nodiscard]] std::vector<double> perform(const Task& task);
+  /// One run, on a stream of the caller's; nothing waits for the device.
+  void enqueue(const Task& task, Stream stream);
   [[nodiscard]] const RankReport& report() const { return report_; }
   [[nodiscard]] RankTensors& tensors() { return tensors_; }
 
@@ -54,6 +58,12 @@ class RankWork {
   Attention attention_;
   double offset_ = 0;  ///< of the attention's clock from the session's
 };
+
+/// The group that ranks as threads of this process are. @throws Error unsupported
+[[nodiscard]] std::vector<std::unique_ptr<Transport>> make_group(const SessionSetup& setup);
+
+/// Downloads the outputs of all ranks and puts them into the whole ones.
+void gather_ranks(const Problem& problem, const std::vector<std::unique_ptr<RankWork>>& works, const Tensors& outputs);
 
 /// Puts one rank's output, rows by the shard, into the whole one: dsink summed in rank order, max_logit of rank 0.
 void gather_rank(const Plan& plan, int rank, const TensorKind& kind, const TensorView& local, const TensorView& whole);

@@ -3,7 +3,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <thread>
 
 #include "base/fail.hpp"
@@ -11,17 +10,6 @@
 
 namespace rotunda::cli {
 namespace {
-
-/// CUDA devices of the ranks, or none where the plan runs on the CPU. @throws Error unsupported
-std::vector<int> devices_of(const SessionSetup& setup) {
-  Problem problem = setup.problem;
-  normalize(problem);
-  if (device_kind(problem, setup.options) == Device::Kind::cpu) return {};
-  if (!setup.options.devices.empty()) return setup.options.devices;
-  std::vector<int> all(static_cast<std::size_t>(cuda_device_count()));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
 
 /// The ranks' threads wait for a task number beyond the last one they did. Whoever fails marks the session, so that
 /// ranks that wait for a task leave too; those that wait for a peer learn of it from the transport.
@@ -60,16 +48,7 @@ class Threads final : public Runner {
     return slowest;
   }
 
-  void gather(const Tensors& outputs) override {
-    const std::vector<TensorKind> kinds = output_kinds(setup_.problem);
-    for (int rank = 0; rank < setup_.ranks; ++rank) {
-      const RankTensors& tensors = works_[static_cast<std::size_t>(rank)]->tensors();
-      tensors.download(kinds);
-      for (const TensorKind& kind : kinds) {
-        gather_rank(*reports_.front().plan, rank, kind, tensors.on_host().*kind.view, outputs.*kind.view);
-      }
-    }
-  }
+  void gather(const Tensors& outputs) override { gather_ranks(setup_.problem, works_, outputs); }
 
   [[nodiscard]] const std::vector<RankReport>& reports() const override { return reports_; }
   [[nodiscard]] std::string from_first(const std::string& text) override { return text; }
@@ -77,7 +56,7 @@ class Threads final : public Runner {
  private:
   void drive(const Tensors& inputs) {
     try {
-      auto group = make_local_group(setup_.ranks, LocalOptions{setup_.timeout, {}, devices_of(setup_)});
+      auto group = make_group(setup_);
       run_ranks(group, [&](Transport& transport) { serve(transport, inputs); });
     } catch (...) {
       error_ = std::current_exception();

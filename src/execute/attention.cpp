@@ -63,7 +63,7 @@ struct Attention::Impl {
       const auto bytes = static_cast<std::int64_t>(workspace.size());
       if (poison) set_bytes(workspace.data(), 0xff, bytes, plan->device, stream);  // all ones: NaN
       const auto scratch = static_cast<std::size_t>(plan->kernel_workspace_bytes);
-      const KernelContext context{threads, workspace.last(scratch), plan->device, stream};
+      const KernelContext context{threads, workspace.last(scratch), plan->device, stream, plan->options.kernel_scratch};
       const bool cuda = plan->device.is_cuda();
       const auto elementwise = cuda ? cuda_elementwise(plan->device, stream) : host_elementwise(threads);
       const TransportCounters before = transport.counters();

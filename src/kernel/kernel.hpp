@@ -70,6 +70,7 @@ struct KernelContext {
   std::span<std::byte> workspace;
   Device device{};
   Stream stream{};
+  std::int64_t scratch = 0;  ///< as the CallShape's that the workspace was planned for
 };
 
 /// What one call will look like, for planning: extents of its views and its slices; no memory.
@@ -82,6 +83,7 @@ struct CallShape {
   bool narrow_dq = false, narrow_dkv = false;  ///< backward: these have the problem's dtype, not fp32
   int threads = 1;
   Device device{};
+  std::int64_t scratch = 0;  ///< PlanOptions::kernel_scratch
 };
 
 /// The shape of a problem in one call; `slices` must outlive it.

@@ -33,6 +33,7 @@ Fields fields(const Problem& problem, const PlanOptions& options) {
       {"chunk_size", number(options.chunk_size)},
       {"shard_for", options.shard_for},
       {"kernel", or_auto(options.kernel)},
+      {"kernel_scratch", number(options.kernel_scratch)},
       {"transport", or_auto(options.transport)},
       {"device", or_auto(options.device)},
   };

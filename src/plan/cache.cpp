@@ -25,9 +25,10 @@ std::string choice_key(const Problem& problem, const PlanOptions& options, int r
 
 std::string plan_cache_key(const Problem& problem, const PlanOptions& options, int rank, int ranks) {
   std::vector<std::string> disabled = disabled_components();
-  return fmt::format("{}|{}|rank={} kernel={} transport={} device={} devices={} threads={} disabled={}", version(),
-                     choice_key(problem, options, ranks), rank, options.kernel, options.transport, options.device,
-                     fmt::join(options.devices, ","), options.threads, fmt::join(disabled, ","));
+  return fmt::format("{}|{}|rank={} kernel={} transport={} device={} devices={} threads={} scratch={} disabled={}",
+                     version(), choice_key(problem, options, ranks), rank, options.kernel, options.transport,
+                     options.device, fmt::join(options.devices, ","), options.threads, options.kernel_scratch,
+                     fmt::join(disabled, ","));
 }
 
 std::shared_ptr<const Plan> cached_plan(const Problem& problem, const PlanOptions& options, int rank, int ranks) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/cuda_device.hpp"
 #include "base/environment.hpp"
 #include "base/fail.hpp"
 #include "plan/selection.hpp"
@@ -20,8 +21,13 @@ std::string sentence(const std::string& name, const std::string& reason) {
 std::optional<std::string> refuse(const Kernel& kernel, const Problem& problem, const Device& device) {
   const KernelCapabilities can = kernel.capabilities();
   if (is_disabled(kernel.name())) return kDisabled;
-  if (can.device != device.kind)
+  if (can.device != device.kind) {
     return fmt::format("runs on {}, not on {}", to_string(can.device), to_string(device.kind));
+  }
+  if (device.is_cuda() && !cuda::is_built_for(device.index)) {
+    return fmt::format("was built for other devices than {} ({}): see the CMake option ROTUNDA_PORTABLE_ARCHITECTURES",
+                       to_string(device), describe(device));
+  }
   if (problem.max_logit && !can.row_max) return "gives no row maximum, which max_logit needs";
   if (problem.deterministic && !can.deterministic) return "is not deterministic";
   return kernel.refuse(problem, device);

@@ -60,7 +60,8 @@ const Kernel& choose_components(Plan& plan) {
 
 /// Raises the kernel's scratch to what a program's calls need, and adds its lists. @throws Error unsupported
 void add_workspace(Plan& plan, const Kernel& kernel, const Program& program) {
-  for (const CallShape& call : calls_of(program, plan.threads, plan.device)) {
+  for (CallShape& call : calls_of(program, plan.threads, plan.device)) {
+    call.scratch = plan.options.kernel_scratch;
     if (auto reason = kernel.refuse_call(plan.problem, call)) {
       fail(ErrorKind::unsupported, "kernel {} can't serve rank {}: {}", kernel.name(), plan.rank, *reason);
     }
@@ -122,6 +123,10 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions&
   if (options.threads < 0) fail(ErrorKind::bad_input, "threads={}; allowed: 1 or more, 0 for auto", options.threads);
   if (options.head_groups < 0) {
     fail(ErrorKind::bad_input, "head_groups={}; allowed: 1 or more, 0 for auto", options.head_groups);
+  }
+  if (options.kernel_scratch < 0) {
+    fail(ErrorKind::bad_input, "kernel_scratch={}; allowed: 1 or more bytes, 0 for the kernel's default",
+         options.kernel_scratch);
   }
   auto plan = std::make_shared<Plan>();
   plan->problem = problem;

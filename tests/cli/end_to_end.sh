@@ -105,6 +105,10 @@ grep -qF "warning: ROTUNDA_DISABLE names 'nosuch', allowed are " err.txt || fail
 ROTUNDA_DISABLE=cpu expect 3 "ROTUNDA_DISABLE" verify --problem "$small"
 expect 0 "ideal's time / ours" bench --problem "s_q=64 h_q=2 d=16 mask=causal grad=1" --ranks 2 --baseline ideal --json b.json
 grep -q '"ideal"' b.json || fail "no baseline in the record"
+expect 0 "p2p/a2a's time / ours" bench --problem "s_q=64 h_q=2 d=16 mask=causal grad=1" --ranks 2 --baseline a2a,p2p/a2a --json c.json
+grep -q '"p2p/a2a"' c.json || fail "no schedule among the baselines"
+expect 2 "--baseline names 'p2p/nobody'" bench --problem "$small" --baseline p2p/nobody
+expect 3 "--graph is for CUDA devices" bench --problem "$small" --device cpu --graph
 
 # Outputs: links stay links, what is named through /proc is written in place, programs that append wait for each other.
 ln -s target.json link.json

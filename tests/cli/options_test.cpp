@@ -33,6 +33,8 @@ TEST(Arguments, EveryCommonFlagIsRead) {
                            "16",
                            "--kernel",
                            "reference",
+                           "--kernel-scratch",
+                           "3",
                            "--transport",
                            "local",
                            "--device",
@@ -56,6 +58,7 @@ TEST(Arguments, EveryCommonFlagIsRead) {
   EXPECT_EQ(o.plan.shard, ShardKind::balanced);
   EXPECT_EQ(o.plan.chunk_size, 16);
   EXPECT_EQ(o.plan.kernel, "reference");
+  EXPECT_EQ(o.plan.kernel_scratch, 3 << 20);
   EXPECT_EQ(o.plan.transport, "local");
   EXPECT_EQ(o.plan.device, "cpu");
   EXPECT_EQ(o.plan.threads, 2);
@@ -87,6 +90,7 @@ TEST(Arguments, DevicesMeanCuda) {
 }
 
 TEST(Arguments, BaselinesAreAList) {
+  EXPECT_TRUE(parse({"bench", "--graph"}).graph);
   EXPECT_EQ(parse({"bench", "--baseline", "ideal,torch_cpu"}).baselines,
             (std::vector<std::string>{"ideal", "torch_cpu"}));
 }

@@ -34,6 +34,8 @@ const Disagreement kDisagreements[] = {
      "rank 1 has shard=striped where rank 0 has shard=contiguous"},
     {"kernel", [](Problem&, PlanOptions& o) { o.kernel = "reference"; },
      "rank 1 has kernel=reference where rank 0 has kernel=auto"},
+    {"scratch", [](Problem&, PlanOptions& o) { o.kernel_scratch = 1; },
+     "rank 1 has kernel_scratch=1 where rank 0 has kernel_scratch=0"},
     {"groups", [](Problem&, PlanOptions& o) { o.head_groups = 2; },
      "rank 1 has head_groups=2 where rank 0 has head_groups=0"},
     {"scale", [](Problem& p, PlanOptions&) { p.scale = 0.5; }, "rank 1 has scale=0.5 where rank 0 has scale=0.25"},

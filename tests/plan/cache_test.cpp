@@ -78,6 +78,7 @@ const std::vector<Variation>& variations() {
       {"transport", [](Problem&, PlanOptions& o, int&, int&) { o.transport = "local"; }},
       {"shard_for", [](Problem&, PlanOptions& o, int&, int&) { o.shard_for = "s_q=24 h_q=1 d=1"; }},
       {"device", [](Problem&, PlanOptions& o, int&, int&) { o.device = "cpu"; }},
+      {"kernel scratch", [](Problem&, PlanOptions& o, int&, int&) { o.kernel_scratch = 1; }},
       {"threads", [](Problem&, PlanOptions& o, int&, int&) { o.threads = 3; }},
   };
   return all;

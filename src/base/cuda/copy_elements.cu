@@ -1,6 +1,7 @@
 #include "base/cuda/copy_elements.hpp"
 
 #include "base/cuda/check.hpp"
+#include "base/cuda_device.hpp"
 
 namespace rotunda::cuda {
 namespace {
@@ -42,6 +43,15 @@ void copy_elements(const TensorView& from, const TensorView& to, const Loops& lo
   } else {
     launch<std::uint16_t>(from, to, loops, stream);
   }
+}
+
+/// All code is compiled for the same devices but what declines others itself: any kernel stands for all.
+bool is_built_for(int device) {
+  const CurrentDevice current(device);
+  cudaFuncAttributes attributes;
+  const bool found = cudaFuncGetAttributes(&attributes, copy_kernel<std::uint16_t>) == cudaSuccess;
+  if (!found) (void)cudaGetLastError();
+  return found;
 }
 
 }  // namespace rotunda::cuda

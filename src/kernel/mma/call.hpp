@@ -15,7 +15,4 @@ void backward(const BackwardArgs& args, int shared_bytes, Stream stream);
 /// Why there is no tiling for a problem, or nothing.
 [[nodiscard]] std::optional<std::string> refuse_memory(const Problem& problem, int shared_bytes);
 
-/// Whether the build has code for the current device.
-[[nodiscard]] bool compiled_for_device();
-
 }  // namespace rotunda::mma

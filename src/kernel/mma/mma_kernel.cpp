@@ -26,13 +26,6 @@ std::optional<std::string> refuse_device(const Problem& problem, const Device& d
     return fmt::format("mma needs compute capability {}; {} has {}", cuda::to_string(kOldest), to_string(device),
                        cuda::to_string(found));
   }
-  const cuda::CurrentDevice current(device.index);
-  if (!compiled_for_device()) {
-    return fmt::format(
-        "mma was built for other devices than {}, which has compute capability {}: "
-        "see the CMake option ROTUNDA_MMA_ARCHITECTURES",
-        to_string(device), cuda::to_string(found));
-  }
   return refuse_memory(problem, shared_bytes_of(device.index));
 }
 

@@ -54,7 +54,8 @@ class Sm90Kernel final : public Kernel {
   }
 
   [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const override {
-    return call.backward ? wide::backward_workspace_bytes(problem, call) : wide::forward_workspace_bytes(call);
+    return call.backward ? wide::backward_workspace_bytes(problem, call, call.scratch)
+                         : wide::forward_workspace_bytes(call);
   }
 
   void forward(const ForwardArgs& args, const KernelContext& context) const override {
@@ -63,7 +64,7 @@ class Sm90Kernel final : public Kernel {
   }
   void backward(const BackwardArgs& args, const KernelContext& context) const override {
     const cuda::CurrentDevice current(context.device.index);
-    wide::backward(args, context);
+    wide::backward(args, context, context.scratch);
   }
 };
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "kernel/sm90/sm90_kernel.hpp"
 #include "problem/band.hpp"
 
 namespace rotunda::sm90::wide {
@@ -280,6 +281,18 @@ TEST(BackwardPlan, CutsWhatDoesNotFit) {
   check(call);
   call.shape.narrow_dkv = call.shape.init_dkv = false;
   check(call);
+}
+
+TEST(BackwardPlan, TakesTheScratchThatAPlanGives) {
+  const Problem problem = parse_problem("s_q=4096 h_q=16 d=512 grad=1");
+  const std::vector<Slice> slices = mask_slices(problem);
+  CallShape call = whole_call(problem, slices, true);
+  const std::int64_t whole = sm90_kernel().workspace_bytes(problem, call);
+  EXPECT_GT(whole, kPoolBytes / 2);
+  call.scratch = std::int64_t{32} << 20;
+  const std::int64_t bounded = sm90_kernel().workspace_bytes(problem, call);
+  EXPECT_GT(bounded, call.scratch / 2);
+  EXPECT_LT(bounded, 2 * call.scratch);  // and the lists
 }
 
 TEST(BackwardPlan, ServesPartsOfTheHeads) {

@@ -48,33 +48,52 @@ __device__ double exp_of(double x) {
   return expf(high) * (1 + (low == low ? low : 0));  // infinities have no low part
 }
 
+// The blocks that share a head are a cluster. Devices before compute capability 9.0 have none: the first block does all.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define ROTUNDA_CLUSTER __cluster_dims__(kClusterBlocks, 1, 1)
+constexpr int kSharers = kClusterBlocks;
+
+/// The sum of the sharers' totals, in thread 0 of the first; the order is fixed.
+__device__ double sharers_sum(double total) {
+  __shared__ double block_total;
+  const groups::cluster_group cluster = groups::this_cluster();
+  if (threadIdx.x == 0) block_total = total;
+  cluster.sync();
+  double all = 0;
+  if (cluster.block_rank() == 0 && threadIdx.x == 0) {
+    for (int block = 0; block < kSharers; ++block) all += *cluster.map_shared_rank(&block_total, block);
+  }
+  cluster.sync();  // a block's shared memory lives until it has been read
+  return all;
+}
+#else
+#define ROTUNDA_CLUSTER
+constexpr int kSharers = 1;
+
+__device__ double sharers_sum(double total) {
+  return total;
+}
+#endif
+
 /// dsink[head] = -Σ exp(sink - lse)·delta: a cluster a head, its blocks in turn take the rows of each span.
-__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kGradientThreads)
+__global__ void ROTUNDA_CLUSTER __launch_bounds__(kGradientThreads)
     sink_gradient_kernel(const Rows lse, const Rows delta, const float* sink, std::int64_t sink_stride,
                          const RowSpan* spans, int count, float* dsink, std::int64_t dsink_stride) {
   __shared__ double shared[kGradientThreads];
-  __shared__ double block_total;
-  const groups::cluster_group cluster = groups::this_cluster();
+  if (blockIdx.x >= kSharers) return;
   const int head = blockIdx.y;
   const double sink_value = sink == nullptr ? 0 : sink[head * sink_stride];
-  const std::int64_t first = std::int64_t{cluster.block_rank()} * kGradientThreads + threadIdx.x;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kGradientThreads + threadIdx.x;
   double sum = 0;
   for (int n = 0; n < count; ++n) {
     const RowSpan span = spans[n];
 #pragma unroll 4
-    for (std::int64_t i = first; i < span.len; i += kClusterBlocks * kGradientThreads) {
+    for (std::int64_t i = first; i < span.len; i += kSharers * kGradientThreads) {
       sum -= exp_of(sink_value - lse.at(span.batch, span.begin + i, head)) * delta.at(span.batch, span.begin + i, head);
     }
   }
-  const double total = block_sum(sum, shared);
-  if (threadIdx.x == 0) block_total = total;
-  cluster.sync();
-  if (cluster.block_rank() == 0 && threadIdx.x == 0) {
-    double all = 0;
-    for (int block = 0; block < kClusterBlocks; ++block) all += *cluster.map_shared_rank(&block_total, block);
-    dsink[head * dsink_stride] = static_cast<float>(all);
-  }
-  cluster.sync();  // a block's shared memory lives until it has been read
+  const double total = sharers_sum(block_sum(sum, shared));
+  if (blockIdx.x == 0 && threadIdx.x == 0) dsink[head * dsink_stride] = static_cast<float>(total);
 }
 
 /// A block a head. As std::max from -inf on, a NaN is passed over.

@@ -13,7 +13,7 @@ struct GradientShape {
   static constexpr int kBoxes = (kColumns + 63) / 64;  ///< of B, the last one perhaps wider than what is used
   /// Behind the stages: what a consumer warp stores at once, two boxes of it.
   static constexpr std::uint32_t kBoxOfStore = kStoreRows * 128, kStorePerWarp = 2 * kBoxOfStore;
-  using Layout = RingLayout<kBoxes, kConsumers * 4 * static_cast<int>(kStorePerWarp)>;
+  using Layout = RingLayout<kBoxes, kConsumerWarps * static_cast<int>(kStorePerWarp)>;
 };
 
 /// Query heads of the chunk whose sums an item adds up.

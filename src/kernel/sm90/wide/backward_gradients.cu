@@ -4,7 +4,6 @@
 // kColumns columns, 64 rows for each consumer warpgroup; a step adds 64 of the summed axis. A (dS, or Pᵀ and dSᵀ read
 // along their columns) comes from the pools as it was written, B (K, Q or dout) by the copy engine, with zeros beyond
 // the head dim.
-#include "kernel/sm90/ptx/named_barrier.cuh"
 #include "kernel/sm90/ptx/wgmma.cuh"
 #include "kernel/sm90/wide/backward_gradient_producer.cuh"
 #include "kernel/sm90/wide/backward_gradient_store.cuh"
@@ -72,16 +71,13 @@ class Consumer {
       }
       if (pending) {
         mine ? ptx::wgmma_wait<1>() : ptx::wgmma_wait<0>();
-        ring_.release_previous(thread_);
+        ring_.release_previous();
       }
-      if (!mine) {
-        ptx::named_barrier_sync(1 + warpgroup_, kWarpgroup);  // all of its warps know
-        ring_.release(thread_);
-      }
+      if (!mine) ring_.release();
       pending = mine;
     }
     ptx::wgmma_wait<0>();
-    if (pending) ring_.release_previous(thread_);
+    if (pending) ring_.release_previous();
     ptx::pin(acc_);
     return started;
   }

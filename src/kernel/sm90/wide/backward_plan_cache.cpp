@@ -33,7 +33,7 @@ std::shared_ptr<const BackwardPlan> plan_of(const BackwardShape& shape) {
   recent.push_front({shape, plan});
   std::size_t plans = 0, bytes = 0;
   const auto kept = [&](const Entry& entry) {
-    bytes += entry.plan->lists.size();
+    bytes += entry.plan->lists.size() + entry.shape.slices.size() * sizeof(Slice);
     return ++plans == 1 || (plans <= kKept && bytes <= kBytesKept);
   };
   recent.erase(std::find_if_not(recent.begin(), recent.end(), kept), recent.end());

@@ -11,7 +11,7 @@
 
 namespace rotunda::sm90::wide {
 
-constexpr int kWarpgroup = 128, kConsumers = 2;
+constexpr int kWarpgroup = 128, kConsumers = 2, kConsumerWarps = kConsumers * kWarpgroup / 32;
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
 
 constexpr int kStages = 4;
@@ -58,7 +58,7 @@ class Ring {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(base_ + Layout::kFull + 8 * i, 1);
-        ptx::mbarrier_init(base_ + Layout::kEmpty + 8 * i, kConsumers);
+        ptx::mbarrier_init(base_ + Layout::kEmpty + 8 * i, kConsumerWarps);
       }
       ptx::mbarrier_init(base_ + Layout::kWhole, 1);
       ptx::fence_mbarrier_init();
@@ -76,14 +76,10 @@ class Ring {
 
   __device__ void wait_full() const { ptx::mbarrier_wait(full(), at_ / kStages & 1); }
   __device__ void wait_empty() const { ptx::mbarrier_wait(empty(), (at_ / kStages & 1) ^ 1); }
-  /// The stage before this one has been read by this warpgroup.
-  __device__ void release_previous(int thread) const {
-    if (thread == 0) ptx::mbarrier_arrive(base_ + Layout::kEmpty + 8 * ((at_ - 1) % kStages));
-  }
-  /// This stage is not needed by this warpgroup.
-  __device__ void release(int thread) const {
-    if (thread == 0) ptx::mbarrier_arrive(empty());
-  }
+  /// The stage before this one has been read by this warp.
+  __device__ void release_previous() const { release(at_ - 1); }
+  /// This stage is not needed by this warp, which has seen it come.
+  __device__ void release() const { release(at_); }
   /// A number that goes with the stage: set before its last arrival, read after wait_full.
   [[nodiscard]] __device__ int halves() const {
     return ptx::load_shared(base_ + Layout::kHalves + 4 * (at_ % kStages));
@@ -92,6 +88,12 @@ class Ring {
   __device__ void advance(int stages = 1) { at_ += static_cast<std::uint32_t>(stages); }
 
  private:
+  /// Every warp arrives for itself: none can miss a phase, and what its lanes read comes before what is written next.
+  __device__ void release(std::uint32_t at) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(base_ + Layout::kEmpty + 8 * (at % kStages));
+  }
+
   std::uint32_t base_, at_ = 0;
 };
 

@@ -18,8 +18,7 @@ namespace {
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
 constexpr int kBoxesOfKeys = kTileKeys / 64;
-constexpr int kWarps = kConsumers * 4;
-using Layout = RingLayout<kBoxesOfKeys, kWarps * kPieces* static_cast<int>(kPieceBytes)>;
+using Layout = RingLayout<kBoxesOfKeys, kConsumerWarps * kPieces* static_cast<int>(kPieceBytes)>;
 constexpr int kWgmmaStep = 16;      ///< of the summed axis
 constexpr int kStaggerBarrier = 1;  ///< named barrier
 
@@ -105,7 +104,7 @@ class Consumer {
       end_slab(whole);
     }
     ptx::wgmma_wait<0>();
-    ring_.release_previous(thread_);
+    ring_.release_previous();
     ptx::pin(acc_);
   }
 
@@ -115,8 +114,7 @@ class Consumer {
     for (int t = 0; t * kBlock < dim; ++t) {
       ring_.wait_full();
       ptx::named_barrier_arrive_if(warpgroup_ == 0 && t == p_.lag - 1, kStaggerBarrier, kConsumers * kWarpgroup);
-      ptx::named_barrier_sync(kStaggerBarrier + 1 + warpgroup_, kWarpgroup);  // all of its warps have seen the stage
-      ring_.release(thread_);
+      ring_.release();
       ring_.advance();
     }
   }
@@ -148,7 +146,7 @@ class Consumer {
     ptx::named_barrier_arrive_if(warpgroup_ == 0 && t == p_.lag - 1, kStaggerBarrier, kConsumers * kWarpgroup);
     if (t > 0) {
       ptx::wgmma_wait<1>();
-      ring_.release_previous(thread_);
+      ring_.release_previous();
     }
     ring_.advance();
   }
