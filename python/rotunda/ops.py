@@ -73,6 +73,10 @@ def _readable(tensor):
     return tensor if readable else tensor.clone(memory_format=torch.contiguous_format)
 
 
+class _RefusedInCapture(_core.UnsupportedError):
+    """Of what can't be done while a CUDA graph is captured; on every rank alike, since all capture."""
+
+
 _remembered = WeakIdKeyDictionary()
 
 
@@ -94,7 +98,7 @@ def remember(tensor):
     version, values = (None, None) if inference else _remembered.get(tensor, (None, None))
     if inference or version != tensor._version:
         if is_capturing(tensor.device):
-            raise _core.UnsupportedError(
+            raise _RefusedInCapture(
                 f"a list of shape {tuple(tensor.shape)} on {tensor.device} can't be read while a CUDA graph is "
                 "captured: pass it as a list or a CPU tensor, or make the same call before the capture"
             )
@@ -161,7 +165,7 @@ def _find_call(end, q, k, v, lists, problem, options):
 
     def make():
         if is_capturing(end.device):
-            raise _core.UnsupportedError(
+            raise _RefusedInCapture(
                 "a CUDA graph is being captured, and this call has no plan yet: make the same call, and its backward, "
                 "before the capture"
             )
@@ -195,6 +199,8 @@ def _perform(run, q, k, v, sink, *rest):
         call = _find_call(end, q, k, v, lists, problem, options)
         means = (end.workspace(call.workspace_bytes), end.stream())
         return run(call, (_readable(q), _readable(k), _readable(v), sink), means)
+    except _RefusedInCapture:
+        raise  # nothing has failed, and a capture allows no memory to be freed
     except Exception as error:
         end.failed(error)
         raise
