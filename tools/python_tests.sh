@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The tests of the Python package. Usage: python_tests.sh PRESET [--all]
+# The tests of the Python package. Usage: python_tests.sh PRESET [--all | --gpu]     --gpu: those on GPUs alone
 # Sets up build/python (a virtual environment of pinned wheels, the package as it would be installed), runs pytest, and
 # leaves build/python/results.xml. Exit status 3: can't be run here; standard output says why, in a sentence.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-preset=$1 all=${2-}
+preset=$1 all=${2-} gpu=
+[[ $all != --gpu ]] || { gpu=$all && all=; }
 work=$root/build/python
 venv=$work/venv
 mkdir -p "$work"
@@ -48,6 +49,7 @@ cmake -D ROTUNDA_PYTHON=ON -D Python_EXECUTABLE="$venv/bin/python" "$root/build/
 ninja -C "$root/build/$preset" --quiet rotunda_python >&2
 cmake --install "$root/build/$preset" --component python --prefix "$work/site" > /dev/null
 
+[[ -z $gpu ]] || exec "$root/tools/python_gpu_tests.sh" --python "$venv/bin/python" --site "$work/site" >&2
 cd "$root/python/tests"
 export PYTHONPATH=$work/site PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
 exec "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml="$work/results.xml" ${all:+--all} >&2

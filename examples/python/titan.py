@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -36,10 +36,10 @@ class Attention(nn.Module):
         self.window = window
         self.group = rotunda.Group.of("self")  # parallelize() sets another
 
-    def forward(self, x, rotary):
+    def forward(self, x, cos, sin):
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=-2)
-        q, k = rotate(q, rotary), rotate(k, rotary)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         out = rotunda.attention(q, k, v, mask="causal", window=self.window, group=self.group)
         return self.out(out.flatten(-2))
 
@@ -51,8 +51,8 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.RMSNorm(args.dim) for _ in range(2))
         self.mlp = nn.Sequential(nn.Linear(args.dim, 2 * args.dim), nn.SiLU(), nn.Linear(2 * args.dim, args.dim))
 
-    def forward(self, x, rotary):
-        x = x + self.attention(self.norms[0](x), rotary)
+    def forward(self, x, cos, sin):
+        x = x + self.attention(self.norms[0](x), cos, sin)
         return x + self.mlp(self.norms[1](x))
 
 
@@ -67,27 +67,28 @@ class Transformer(nn.Module):
     def forward(self, tokens, positions):
         frequencies = 1e4 ** -(torch.arange(0, self.head_dim, 2, device=tokens.device) / self.head_dim)
         angles = positions[..., None, None] * frequencies
-        rotary = torch.cat([angles, angles], -1)
+        angles = torch.cat([angles, angles], -1)
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = checkpoint(block, x, rotary, use_reentrant=False)
+            x = checkpoint(block, x, angles.cos(), angles.sin(), use_reentrant=False)
         return self.head(self.norm(x))
 
 
-def rotate(x, angles):
+def rotate(x, cos, sin):
     first, second = x.chunk(2, -1)
-    return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+    return x * cos + torch.cat([-second, first], -1) * sin
 
 
 def parallelize(model, mesh):
     """Context parallelism within mesh["cp"], parameters sharded over all ranks."""
     group = rotunda.Group.of(mesh["cp"].get_group())
-    everyone = mesh._flatten("dp_cp")
+    everyone, cuda = mesh._flatten("dp_cp"), mesh.device_type == "cuda"
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if cuda else None)
     for block in model.blocks:
         block.attention.group = group
-        block.compile(fullgraph=True, backend="aot_eager" if mesh.device_type == "cpu" else "inductor")
-        fully_shard(block, mesh=everyone)
-    fully_shard(model, mesh=everyone)
+        block.compile(fullgraph=True, backend="inductor" if cuda else "aot_eager")
+        fully_shard(block, mesh=everyone, mp_policy=policy)
+    fully_shard(model, mesh=everyone, mp_policy=policy)
     return model
 
 
@@ -108,8 +109,8 @@ def main():
         tokens = (torch.randint(0, 256, (2, 1), generator=draw) + torch.arange(256)) % 256
         labels = sharding.shard(rotunda.shift_labels(tokens)).to(device)
         logits = model(sharding.shard(tokens).to(device), positions)
-        # The mean over this rank's tokens, of which FSDP makes the mean over ranks: the whole's, as all have equally many.
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        # The mean over this rank's tokens, of which FSDP makes the mean over ranks: the whole's, as all have as many.
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -20,7 +20,7 @@ torch.manual_seed(0)  # the same model and the same batches on every rank
 config = transformers.LlamaConfig(
     vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4
 )
-model = transformers.LlamaForCausalLM(config).to(device)
+model = transformers.LlamaForCausalLM(config).to(device, torch.bfloat16 if cuda else torch.float32)
 split = rotunda.context_parallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 

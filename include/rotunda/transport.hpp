@@ -48,7 +48,8 @@ class Transport {
   [[nodiscard]] virtual int size() const = 0;
   /// Where the messages of this rank lie.
   [[nodiscard]] virtual Device device() const { return {}; }
-  /// The stream of this rank's work from now on (CUDA). Default: the device's default stream.
+  /// The stream of this rank's work from now on (CUDA), which waits for what the one before it was given. Default: the
+  /// device's default stream.
   virtual void use_stream(Stream) {}
 
   /// Starts exchange `id`. Sends are readable and receives writable from now until awaited. Message i of a pair of

@@ -10,12 +10,14 @@ Models: rotunda.context_parallel (Hugging Face transformers), rotunda.megatron. 
 """
 
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ModuleNotFoundError as error:
     raise ImportError(
         "rotunda needs PyTorch 2.4 or later, and there is none in this environment: install it first, as "
         "https://pytorch.org/get-started says (pip install torch)"
     ) from error
+if not hasattr(_torch.library, "register_fake"):
+    raise ImportError(f"rotunda needs PyTorch 2.4 or later, and this is {_torch.__version__}")
 
 from ._core import (
     BadInputError,

@@ -8,6 +8,28 @@ from .sharding import Sharding
 
 _FLOAT8 = tuple(getattr(torch, name) for name in dir(torch) if name.startswith("float8"))
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+# What others call it: here it is …
+_OTHER_NAMES = {
+    "causal": 'mask="causal" (or "causal_bottom_right", which is what flash-attn does where lengths differ)',
+    "attn_mask_type": "mask",
+    "softmax_scale": "scale",
+    "window_size": "window",
+    "sliding_window": "window=(sliding_window - 1, 0)",
+    "cu_seqlens": "cu_seqlens_q and cu_seqlens_k",
+    "cu_seqlens_kv": "cu_seqlens_k",
+    "max_seqlen_q": "not needed",
+    "max_seqlen_k": "not needed",
+    "max_seqlen_kv": "not needed",
+    "enable_gqa": "not needed: fewer KV heads are groups",
+    "return_attn_probs": "return_lse",
+    "qkv_format": "layout",
+    "softmax_offset": "sink",
+    "s_aux": "sink",
+    "cp_group": "group",
+    "cp_comm_type": "schedule",
+    "block_table": "not supported: there are no paged caches",
+    "qv": "not supported",
+}
 
 
 def attention(
@@ -45,15 +67,16 @@ def attention(
     attn_mask=None,
     alibi_slopes=None,
     softcap=0.0,
+    **unknown,
 ):
     """Exact attention of this rank's queries over the keys of all ranks of a group.
 
     q, k, v hold this rank's rows, in the order that the shard gives; all lengths and offsets are the whole sequence's.
     Everything but the tensors must be the same on every rank: ranks that disagree all get an error.
 
-    q [b, s, h_q, d], k [b, s_k, h_kv, d], v [b, s_k, h_kv, d_v]: bfloat16, float16 or float32, any strides; h_q is a
-        multiple of h_kv. layout: the order of their axes, "bshd", "sbhd", "bhsd", or "thd" [t, h, d] for packed
-        sequences. Default: bshd, or thd where there are three axes.
+    q [b, s, h_q, d], k [b, s_k, h_kv, d], v [b, s_k, h_kv, d_v]: bfloat16 or float16, on CPUs float32 too, any
+        strides; h_q is a multiple of h_kv. layout: the order of their axes, "bshd", "sbhd", "bhsd", or "thd" [t, h, d]
+        for packed sequences. Default: bshd, or thd where there are three axes.
     mask: "none", "causal", or "causal_bottom_right"; is_causal=True is PyTorch's word for "causal".
     window: (left, right): row i sees keys i - left .. i + right. None or -1 is no bound, as flash-attn's window_size.
     align: "top_left" or "bottom_right", where the diagonal of a rectangle begins.
@@ -62,7 +85,8 @@ def attention(
     slices: any mask, as an int64 tensor [n, 9] of batch, q_begin, q_len, k_begin, k_len, q_pos, k_pos, left, right
         (docs/problem.md); 2^63 - 1 is no bound.
     cu_seqlens_q, cu_seqlens_k: offsets of packed sequences (thd), as lists or tensors; a tensor on a CUDA device costs
-        a synchronisation when it is new or has been written to.
+        a synchronisation when it is new or an operator of PyTorch's has written to it (what a kernel of your own writes
+        goes unseen: make a new tensor).
     seqused_q, seqused_k: visible length of each sequence or batch entry; what is beyond is padding.
     seqlen_q, seqlen_k: rows of the whole sequence (not thd). Default: this rank's rows times the ranks, and seqlen_q
         for seqlen_k where that is given.
@@ -79,9 +103,18 @@ def attention(
     return_lse: also the log-sum-exp of every row, float32 [b, h_q, s] or [h_q, t], which may be differentiated.
     return_max_logit: also the greatest logit of each head over the whole group, float32 [h_q].
 
-    Returns out, or a tuple of what was asked for. Known and refused: dropout_p, attn_mask (a bias), alibi_slopes,
-    softcap, float8, and double backward.
+    Returns out [b, s, h_q, d_v] (in the layout, with q's dtype), or a tuple of what was asked for. Known and refused:
+    dropout_p, attn_mask (a bias), alibi_slopes, softcap, float8, and double backward. Names that others have for an
+    argument are errors that say ours.
+
+    Errors reach every rank: BadInputError (a ValueError) for shapes, dtypes, values, and ranks that differ;
+    UnsupportedError (a NotImplementedError), with every reason, for what nothing here can serve; TransportError (a
+    ConnectionError) for a peer that is late, has died or has failed; DeviceError.
     """
+    if unknown:
+        name = next(iter(unknown))
+        hint = f"; here it is {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
+        raise TypeError(f"rotunda.attention has no argument '{name}'{hint}")
     balance_window = None
     if isinstance(shard, Sharding):
         group = shard.group if group is None else group

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from . import _core
 
+_TRANSPORTS = ("auto", "ipc", "nccl", "callback")
 _groups = {}  # by name
 _MAX_CALLS = 64  # plans kept for each device; packed batches bring new ones all the time
 
@@ -32,6 +33,8 @@ class Group:
     """
 
     def __init__(self, group=None, *, inner=0, transport="auto", timeout=None):
+        if transport not in _TRANSPORTS:
+            raise ValueError(f"transport is '{transport}'; allowed: {', '.join(_TRANSPORTS)}")
         self.process_group, self.inner = _resolve(group, inner)
         self._transport = transport
         self._timeout = float(timeout or os.environ.get("ROTUNDA_TIMEOUT", 60))
@@ -84,8 +87,9 @@ class Group:
         index = None if device.type == "cpu" else device.index
         if self.size == 1:
             return _core.Group.local(index)
-        address, one_host = self._address()
-        name = self._choose_transport(device, one_host)
+        everyone = self._meet(device)
+        name = self._choose_transport(device, everyone)
+        address = everyone[0]["unix" if _is_one_host(everyone) else "tcp"]
         if name == "callback":
             from .exchange import TorchExchange
 
@@ -93,20 +97,29 @@ class Group:
             return _core.Group.callback(self.rank, self.size, address, self._timeout, exchange)
         return _core.Group.process(name, self.rank, self.size, address, self._timeout, index)
 
-    def _choose_transport(self, device, one_host):
-        if self._transport != "auto":
-            return self._transport
-        if device.type == "cpu":
-            return "callback"
-        if not one_host or _expandable_segments():
-            return "nccl"
-        return "ipc"
+    def _choose_transport(self, device, everyone):
+        """The same on every rank, since all go by what all have said."""
+        for rank, each in enumerate(everyone):
+            if each["kind"] != device.type:
+                raise _core.BadInputError(
+                    f"rank {self.rank} of {self} has tensors on {device}, and rank {rank} has its own on {each['kind']}"
+                )
+        on_host = device.type == "cpu"
+        if self._transport == "auto":
+            shared = not on_host and _is_one_host(everyone) and _reach_each_other(everyone)
+            return "callback" if on_host else "ipc" if shared else "nccl"
+        if on_host != (self._transport == "callback"):
+            raise _core.UnsupportedError(
+                f"transport {self._transport} does not carry tensors on {device}: callback is for those on CPUs, ipc "
+                "and nccl for those on CUDA devices"
+            )
+        return self._transport
 
-    def _address(self):
-        """Where rank 0 listens, and whether all ranks are on one host. Through the job's store, which has a timeout."""
+    def _meet(self, device):
+        """What each rank says of itself. Through the job's store, which has a timeout."""
         self._meetings += 1
         store = dist.PrefixStore(f"rotunda/{self.name}/{self._meetings}", dist.distributed_c10d._get_default_store())
-        store.set(str(self.rank), json.dumps([_host_identity(), *_propose_address()]))
+        store.set(str(self.rank), json.dumps(_introduce(device)))
         everyone = []
         for rank in range(self.size):
             try:
@@ -116,9 +129,7 @@ class Group:
                     f"rank {self.rank} waited {self._timeout:g} s for rank {rank} to call rotunda on {self}"
                 ) from error
             everyone.append(json.loads(store.get(str(rank))))
-        one_host = all(host == everyone[0][0] for host, *_ in everyone)
-        _, unix, tcp = everyone[0]
-        return (unix if one_host else tcp), one_host
+        return everyone
 
 
 class _End:
@@ -130,6 +141,7 @@ class _End:
         self.core = group._connect(device)
         self._calls = OrderedDict()
         self._workspace = None
+        self._last_stream = None
 
     def call(self, key, make):
         """The call of a key, made (collectively) where there is none."""
@@ -152,6 +164,17 @@ class _End:
         if self._workspace is None or self._workspace.numel() < elements:
             self._workspace = torch.empty(elements, dtype=torch.float32)
         return self._workspace
+
+    def stream(self):
+        """The current stream's number. Calls of a rank follow each other, whatever streams they are made on."""
+        if self.device.type == "cpu":
+            return 0
+        stream = torch.cuda.current_stream(self.device)
+        if stream != self._last_stream and not is_capturing(self.device):
+            if self._last_stream is not None:
+                stream.wait_stream(self._last_stream)
+            self._last_stream = stream
+        return stream.cuda_stream
 
     def failed(self, error):
         """After an error of this rank: nobody else waits for it, and the next call begins anew."""
@@ -213,6 +236,40 @@ def _join(inner, outer):
     return dist.new_group(ranks, use_local_synchronization=True, group_desc="rotunda a2a_p2p"), len(mine[0])
 
 
+def is_capturing(device):
+    """Whether a CUDA graph is being captured on the device's current stream."""
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def _introduce(device):
+    """What the other ranks need to know of this one before they can connect."""
+    said = {"kind": device.type, "host": _host_identity(), **_propose_addresses()}
+    if device.type == "cuda":
+        there = range(torch.cuda.device_count())
+        reached = [i for i in there if i == device.index or torch.cuda.can_device_access_peer(device.index, i)]
+        said |= {"device": _device_name(device.index), "reaches": [_device_name(i) for i in reached]}
+        said["shares"] = _can_share_memory()
+    return said
+
+
+def _is_one_host(everyone):
+    return all(each["host"] == everyone[0]["host"] for each in everyone)
+
+
+def _reach_each_other(everyone):
+    """Whether every rank can map the others' memory: it can be shared, and lies on devices that the rank sees."""
+    devices = {each["device"] for each in everyone}
+    return all(each["shares"] and devices <= set(each["reaches"]) for each in everyone)
+
+
+def _device_name(index):
+    """The same in all processes of a host, whatever CUDA_VISIBLE_DEVICES says (PyTorch 2.5 and later know it)."""
+    return str(getattr(torch.cuda.get_device_properties(index), "uuid", index))
+
+
 def _host_identity():
     """What processes that can meet at a socket in /tmp have in common, and others don't."""
     try:
@@ -221,20 +278,22 @@ def _host_identity():
     except OSError:
         boot = ""
     place = os.stat("/tmp")
-    return (socket.gethostname(), boot, place.st_dev, place.st_ino)
+    return [socket.gethostname(), boot, place.st_dev, place.st_ino]
 
 
-def _propose_address():
+def _propose_addresses():
+    """Where the others find this rank, if it is rank 0: on its host, and from anywhere."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    return f"unix:/tmp/rotunda-{uuid.uuid4().hex[:16]}.sock", f"{socket.gethostname()}:{port}"
+    return {"unix": f"unix:/tmp/rotunda-{uuid.uuid4().hex[:16]}.sock", "tcp": f"{socket.gethostname()}:{port}"}
 
 
-def _expandable_segments():
-    """Memory that is mapped piece by piece can't be shared between processes."""
+def _can_share_memory():
+    """Whether PyTorch's allocator takes memory that processes can share: not a stream-ordered pool's, and not mapped
+    piece by piece."""
     settings = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    return "expandable_segments:true" in settings.lower()
+    return torch.cuda.get_allocator_backend() == "native" and "expandable_segments:true" not in settings.lower()
 
 
 @atexit.register

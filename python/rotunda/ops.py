@@ -13,7 +13,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from . import _core
-from .group import Group
+from .group import Group, is_capturing
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 _LISTS = "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? slices"
@@ -54,10 +54,6 @@ def _parse(text):
     return dict(pair.split("=", 1) for pair in text.split())
 
 
-def _stream(device):
-    return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
-
-
 def _rows_shape(q, layout):
     """Of row statistics: [b, h, s], or [h, t]."""
     rows, heads = _AXES[layout]
@@ -66,9 +62,19 @@ def _rows_shape(q, layout):
     return (q.shape[1 if layout == "sbhd" else 0], q.shape[heads], q.shape[rows])
 
 
-def _contiguous_heads(tensor):
-    """A tensor whose last axis lies densely, as every kernel wants it."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+def _readable(tensor):
+    """A tensor as every kernel can read it: its last axis lies densely, and on a CUDA device all of its rows begin at
+    multiples of 16 bytes."""
+    strides = tensor.stride()
+    readable = strides[-1] == 1 or tensor.shape[-1] == 1
+    if readable and tensor.is_cuda:
+        size = tensor.element_size()
+        readable = not (tensor.data_ptr() % 16 or any([stride * size % 16 for stride in strides[:-1]]))
+    return tensor if readable else tensor.clone(memory_format=torch.contiguous_format)
+
+
+class _RefusedInCapture(_core.UnsupportedError):
+    """Of what can't be done while a CUDA graph is captured; on every rank alike, since all capture."""
 
 
 _remembered = WeakIdKeyDictionary()
@@ -78,17 +84,27 @@ def _numbers(tensor):
     """The values of a list. Those on a device cost a synchronisation, the first time that this tensor brings them."""
     if tensor is None:
         return None
-    return tuple(tensor.tolist()) if tensor.device.type == "cpu" else remember(tensor)
+    return _read(tensor) if tensor.device.type == "cpu" else remember(tensor)
+
+
+def _read(tensor):
+    values = tensor.tolist()
+    return tuple(values) if tensor.dim() == 1 else tuple(map(tuple, values))
 
 
 def remember(tensor):
-    """A tensor's values, read again when anything has been written to it (PyTorch counts that)."""
-    if tensor.is_inference():
-        return tuple(tensor.tolist())
-    version, values = _remembered.get(tensor, (None, None))
-    if version != tensor._version:
-        values = tuple(tensor.tolist())
-        _remembered[tensor] = (tensor._version, values)
+    """A tensor's values, read again when anything has been written to it (PyTorch counts what its own operators do)."""
+    inference = tensor.is_inference()  # these count nothing
+    version, values = (None, None) if inference else _remembered.get(tensor, (None, None))
+    if inference or version != tensor._version:
+        if is_capturing(tensor.device):
+            raise _RefusedInCapture(
+                f"a list of shape {tuple(tensor.shape)} on {tensor.device} can't be read while a CUDA graph is "
+                "captured: pass it as a list or a CPU tensor, or make the same call before the capture"
+            )
+        values = _read(tensor)
+        if not inference:
+            _remembered[tensor] = (tensor._version, values)
     return values
 
 
@@ -145,17 +161,14 @@ def _number(value):
 
 def _find_call(end, q, k, v, lists, problem, options):
     """The agreed plan for these tensors; a new one is agreed on by all ranks."""
-    cu_q, cu_k, used_q, used_k, slices = lists
-    numbers = (
-        _numbers(cu_q),
-        _numbers(cu_k),
-        _numbers(used_q),
-        _numbers(used_k),
-        None if slices is None else tuple(map(tuple, slices.tolist())),
-    )
-    key = (problem, options, (q.shape, k.shape, v.shape, q.dtype), numbers, end.group.size)
+    key = (problem, options, (q.shape, k.shape, v.shape, q.dtype), tuple(map(_numbers, lists)), end.group.size)
 
     def make():
+        if is_capturing(end.device):
+            raise _RefusedInCapture(
+                "a CUDA graph is being captured, and this call has no plan yet: make the same call, and its backward, "
+                "before the capture"
+            )
         choices, values = _parse(options), _values(key)
         balanced = choices["shard"] == "balanced"
         return _core.Call(
@@ -177,34 +190,29 @@ def _find_call(end, q, k, v, lists, problem, options):
     return call
 
 
-def _on_end(q, options, body):
-    """Calls body(end); an error of this rank reaches the others, who would wait for it."""
+def _perform(run, q, k, v, sink, *rest):
+    """run(call, inputs, means) with the plan for these tensors. An error of this rank reaches the others, who would
+    wait for it."""
+    *lists, problem, options = rest
     end = Group.named(_parse(options)["group"]).end(q.device)
     try:
-        return body(end)
+        call = _find_call(end, q, k, v, lists, problem, options)
+        means = (end.workspace(call.workspace_bytes), end.stream())
+        return run(call, (_readable(q), _readable(k), _readable(v), sink), means)
+    except _RefusedInCapture:
+        raise  # nothing has failed, and a capture allows no memory to be freed
     except Exception as error:
         end.failed(error)
         raise
 
 
-def _forward(q, k, v, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
-    def run(end):
-        call = _find_call(end, q, k, v, (cu_q, cu_k, used_q, used_k, slices), problem, options)
-        out, lse, max_logit = _forward_results(q, v, problem)
-        call.forward(
-            _contiguous_heads(q),
-            _contiguous_heads(k),
-            _contiguous_heads(v),
-            sink,
-            out,
-            lse,
-            max_logit if max_logit.numel() else None,
-            end.workspace(call.workspace_bytes),
-            _stream(q.device),
-        )
-        return out, lse, max_logit
+def _forward(q, k, v, sink, *rest):
+    def run(call, inputs, means):
+        out, lse, max_logit = results = _forward_results(q, v, rest[-2])
+        call.forward(*inputs, out, lse, max_logit if max_logit.numel() else None, *means)
+        return results
 
-    return _on_end(q, options, run)
+    return _perform(run, q, k, v, sink, *rest)
 
 
 def _forward_results(q, v, problem):
@@ -215,29 +223,15 @@ def _forward_results(q, v, problem):
     return out, lse, torch.empty(heads, dtype=torch.float32, device=q.device)
 
 
-def _backward(dout, dlse, q, k, v, out, lse, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
-    def run(end):
-        call = _find_call(end, q, k, v, (cu_q, cu_k, used_q, used_k, slices), problem, options)
-        dq, dk, dv, dsink = _backward_results(q, k, v, sink)
-        call.backward(
-            _contiguous_heads(q),
-            _contiguous_heads(k),
-            _contiguous_heads(v),
-            sink,
-            out,
-            lse,
-            _contiguous_heads(dout),
-            None if dlse is None else -dlse.to(torch.float32),
-            dq,
-            dk,
-            dv,
-            dsink if dsink.numel() else None,
-            end.workspace(call.workspace_bytes),
-            _stream(q.device),
-        )
-        return dq, dk, dv, dsink
+def _backward(dout, dlse, q, k, v, out, lse, sink, *rest):
+    def run(call, inputs, means):
+        dq, dk, dv, dsink = results = _backward_results(q, k, v, sink)
+        minus_dlse = None if dlse is None else -dlse.to(torch.float32)
+        given = (*inputs, out, lse, _readable(dout), minus_dlse)
+        call.backward(*given, dq, dk, dv, dsink if dsink.numel() else None, *means)
+        return results
 
-    return _on_end(q, options, run)
+    return _perform(run, q, k, v, sink, *rest)
 
 
 def _backward_results(q, k, v, sink):
@@ -252,12 +246,12 @@ for _key in ("CPU", "CUDA"):
 
 
 @torch.library.register_fake("rotunda::attention", lib=_library)
-def _(q, k, v, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
-    return _forward_results(q, v, problem)
+def _(q, k, v, sink, *rest):
+    return _forward_results(q, v, rest[-2])
 
 
 @torch.library.register_fake("rotunda::attention_backward", lib=_library)
-def _(dout, dlse, q, k, v, out, lse, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
+def _(dout, dlse, q, k, v, out, lse, sink, *_):
     return _backward_results(q, k, v, sink)
 
 
@@ -267,11 +261,11 @@ _attention_backward = torch.ops.rotunda.attention_backward.default
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, sink, cu_q, cu_k, used_q, used_k, slices, problem, options):
+    def forward(ctx, *arguments):
         with torch._C._AutoDispatchBelowAutograd():
-            out, lse, max_logit = _attention(q, k, v, sink, cu_q, cu_k, used_q, used_k, slices, problem, options)
-        ctx.save_for_backward(out, lse, q, k, v, sink, cu_q, cu_k, used_q, used_k, slices)
-        ctx.problem, ctx.options = problem, options
+            out, lse, max_logit = _attention(*arguments)
+        *tensors, ctx.problem, ctx.options = arguments
+        ctx.save_for_backward(out, lse, *tensors)
         ctx.mark_non_differentiable(max_logit)
         ctx.set_materialize_grads(False)
         return out, lse, max_logit
@@ -283,9 +277,7 @@ class _Attention(torch.autograd.Function):
             return (None,) * 11
         if dout is None:
             dout = torch.zeros_like(out)
-        dq, dk, dv, dsink = _attention_backward(
-            dout, dlse, q, k, v, out, lse, sink, *lists, ctx.problem, ctx.options
-        )
+        dq, dk, dv, dsink = _attention_backward(dout, dlse, q, k, v, out, lse, sink, *lists, ctx.problem, ctx.options)
         return dq, dk, dv, None if sink is None else dsink, *(None,) * 7
 
 

@@ -64,96 +64,84 @@ class Call {
   // NOLINTNEXTLINE(readability-function-size): the tensors of a pass are this many
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle sink, nb::handle out, nb::handle lse,
                nb::handle max_logit, nb::handle workspace, std::uintptr_t stream) {
-    Tensors tensors;
-    import([&] {
-      take_inputs(tensors, q, k, v, sink);
-    tensors.out = import_tensor(out, layout(), "out");
-    tensors.lse = import_rows(lse, "lse");
-    tensors.max_logit = import_heads(max_logit, "max_logit");
-    tensors.workspace = import_workspace(workspace);
-  });
-  group_->run([&](Transport&) { attention_->forward(tensors, stream_of(stream)); });
-}
+    const Tensors tensors = imported([&](const Importer& from, Tensors& to) {
+      take_inputs(from, to, q, k, v, sink);
+      take_results(from, to, out, lse, workspace);
+      to.max_logit = from.heads(max_logit, "max_logit");
+    });
+    group_->run([&](Transport&) { attention_->forward(tensors, stream_of(stream)); });
+  }
 
   // NOLINTNEXTLINE(readability-function-size): as above
   void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle sink, nb::handle out, nb::handle lse,
                 nb::handle dout, nb::handle minus_dlse, nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink,
                 nb::handle workspace, std::uintptr_t stream) {
-  Tensors tensors;
-    import([&] {
-      take_inputs(tensors, q, k, v, sink);
-    tensors.out = import_tensor(out, layout(), "out");
-    tensors.lse = import_rows(lse, "lse");
-    tensors.dout = import_tensor(dout, layout(), "dout");
-    tensors.minus_dlse = import_rows(minus_dlse, "dlse");
-    tensors.dq = import_tensor(dq, layout(), "dq");
-    tensors.dk = import_tensor(dk, layout(), "dk");
-    tensors.dv = import_tensor(dv, layout(), "dv");
-    tensors.dsink = import_heads(dsink, "dsink");
-    tensors.workspace = import_workspace(workspace);
-});
-group_->run([&](Transport&) { attention_->backward(tensors, stream_of(stream)); });
-}  // namespace
-
-[[nodiscard]] std::int64_t workspace_bytes() const {
-  return attention_->workspace_bytes();
-}
-[[nodiscard]] const Plan& plan() const {
-  return *plan_;
-}
-
-private:
-/// What can't be parsed is told to the others by the agreement that they wait in.
-static Problem parse(const std::string& text, Transport& transport) {
-  return guarded(transport, [&] { return parse_problem(text); });
-}
-static PlanOptions parse(const Options& options, Transport& transport) {
-  return guarded(transport, [&] { return plan_options(options); });
-}
-template <class Body>
-static auto guarded(Transport& transport, Body&& body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    transport.abort(error.what());
-    throw;
+    const Tensors tensors = imported([&](const Importer& from, Tensors& to) {
+      take_inputs(from, to, q, k, v, sink);
+      take_results(from, to, out, lse, workspace);
+      to.dout = from.tensor(dout, "dout");
+      to.minus_dlse = from.rows(minus_dlse, "dlse");
+      to.dq = from.tensor(dq, "dq");
+      to.dk = from.tensor(dk, "dk");
+      to.dv = from.tensor(dv, "dv");
+      to.dsink = from.heads(dsink, "dsink");
+    });
+    group_->run([&](Transport&) { attention_->backward(tensors, stream_of(stream)); });
   }
-}
 
-/// A tensor that can't be used ends the call on every rank: the others would wait for this one.
-template <class Body>
-void import(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    const nb::gil_scoped_release release;
-    group_->transport().abort(error.what());
-    throw;
+  [[nodiscard]] std::int64_t workspace_bytes() const { return attention_->workspace_bytes(); }
+  [[nodiscard]] const Plan& plan() const { return *plan_; }
+
+ private:
+  /// What can't be parsed is told to the others by the agreement that they wait in.
+  static Problem parse(const std::string& text, Transport& transport) {
+    return guarded(transport, [&] { return parse_problem(text); });
   }
-}
+  static PlanOptions parse(const Options& options, Transport& transport) {
+    return guarded(transport, [&] { return plan_options(options); });
+  }
+  template <class Body>
+  static auto guarded(Transport& transport, Body&& body) -> decltype(body()) {
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      transport.abort(error.what());
+      throw;
+    }
+  }
 
-void take_inputs(Tensors& tensors, nb::handle q, nb::handle k, nb::handle v, nb::handle sink) const {
-  tensors.q = import_tensor(q, layout(), "q");
-  tensors.k = import_tensor(k, layout(), "k");
-  tensors.v = import_tensor(v, layout(), "v");
-  tensors.sink = import_heads(sink, "sink");
-}
+  /// The tensors that fill(importer, tensors) takes. One that can't be used ends the call on every rank: the others
+  /// would wait for this one.
+  template <class Fill>
+  Tensors imported(Fill&& fill) const {
+    try {
+      Tensors tensors;
+      fill(Importer{plan_->problem.layout, plan_->device}, tensors);
+      return tensors;
+    } catch (const Error& error) {
+      const nb::gil_scoped_release release;
+      group_->transport().abort(error.what());
+      throw;
+    }
+  }
 
-/// Any dense tensor of float32: only its memory counts.
-static std::span<std::byte> import_workspace(nb::handle tensor) {
-  if (tensor.is_none()) return {};
-  const Array array = import_array(tensor, "workspace");
-  return {static_cast<std::byte*>(array.data), static_cast<std::size_t>(array.shape[0]) * size_of(array.dtype)};
-}
+  static void take_inputs(const Importer& from, Tensors& to, nb::handle q, nb::handle k, nb::handle v,
+                          nb::handle sink) {
+    to.q = from.tensor(q, "q");
+    to.k = from.tensor(k, "k");
+    to.v = from.tensor(v, "v");
+    to.sink = from.heads(sink, "sink");
+  }
+  static void take_results(const Importer& from, Tensors& to, nb::handle out, nb::handle lse, nb::handle workspace) {
+    to.out = from.tensor(out, "out");
+    to.lse = from.rows(lse, "lse");
+    to.workspace = from.memory(workspace, "workspace");
+  }
 
-[[nodiscard]] Layout layout() const {
-  return plan_->problem.layout;
-}
-
-std::shared_ptr<Group> group_;
-std::shared_ptr<const Plan> plan_;
-std::unique_ptr<Attention> attention_;
-};  // namespace rotunda::python
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<const Plan> plan_;
+  std::unique_ptr<Attention> attention_;
+};
 
 std::string explain(const Call& call) {
   const Plan& plan = call.plan();

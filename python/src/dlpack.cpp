@@ -26,6 +26,14 @@ struct ExchangeApi {
 
 constexpr std::uint32_t kExchangeMajor = 1;
 
+/// A tensor's memory, shape and strides as they are.
+struct Array {
+  void* data = nullptr;
+  DType dtype = DType::fp32;
+  int axes = 0;
+  std::array<std::int64_t, 4> shape{}, stride{};
+};
+
 struct ManagedTensor {  // DLManagedTensor, of the capsules that all versions of PyTorch make
   DLTensor tensor;
   void* context;
@@ -60,21 +68,24 @@ DType dtype_of(const DLTensor& tensor, const char* name) {
                                                 name, tensor.dtype.code, tensor.dtype.bits));
 }
 
-Device device_of(const DLTensor& tensor, const char* name) {
-  if (tensor.device.device_type == nb::device::cpu::value) return {};
-  if (tensor.device.device_type == nb::device::cuda::value) return cuda_device(tensor.device.device_id);
-  throw Error(ErrorKind::bad_input, fmt::format("tensor {} lies on a device of DLPack's kind {}; allowed: cpu, cuda",
-                                                name, tensor.device.device_type));
+void check_device(const DLTensor& tensor, const Device& wanted, const char* name) {
+  const auto [kind, index] = tensor.device;
+  const bool host = kind == nb::device::cpu::value, cuda = kind == nb::device::cuda::value;
+  if (host ? !wanted.is_cuda() : cuda && wanted == cuda_device(index)) return;
+  const std::string found = host || cuda ? to_string(host ? Device{} : cuda_device(index))
+                                         : fmt::format("a device of DLPack's kind {}", kind);
+  throw Error(ErrorKind::bad_input,
+              fmt::format("tensor {} lies on {}; the call runs on {}", name, found, to_string(wanted)));
 }
 
-Array array_of(const DLTensor& tensor, const char* name) {
+Array array_of(const DLTensor& tensor, const Device& device, const char* name) {
   Array array;
   array.axes = tensor.ndim;
   if (tensor.ndim < 1 || tensor.ndim > 4) {
     throw Error(ErrorKind::bad_input, fmt::format("tensor {} has {} axes; allowed: 1 to 4", name, tensor.ndim));
   }
   array.dtype = dtype_of(tensor, name);
-  array.device = device_of(tensor, name);
+  check_device(tensor, device, name);
   array.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   std::int64_t dense = 1;
   for (int axis = tensor.ndim - 1; axis >= 0; --axis) {
@@ -104,23 +115,23 @@ void check_axes(const Array& array, int wanted, const char* name) {
   throw Error(ErrorKind::bad_input, fmt::format("tensor {} has {} axes; wanted: {}", name, array.axes, wanted));
 }
 
-}  // namespace
-
-Array import_array(nb::handle tensor, const char* name) {
+Array import_array(nb::handle tensor, const Device& device, const char* name) {
   if (const ExchangeApi* api = exchange_api(Py_TYPE(tensor.ptr()))) {
     DLTensor raw;
     if (api->to_tensor(tensor.ptr(), &raw) != 0) nb::raise_python_error();
-    return array_of(raw, name);
+    return array_of(raw, device, name);
   }
   const nb::object capsule = nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")(tensor);
   const auto* managed = static_cast<const ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) nb::raise_python_error();
-  return array_of(managed->tensor, name);
+  return array_of(managed->tensor, device, name);
 }
 
-TensorView import_tensor(nb::handle tensor, Layout layout, const char* name) {
+}  // namespace
+
+TensorView Importer::tensor(nb::handle tensor, const char* name) const {
   if (tensor.is_none()) return {};
-  const Array array = import_array(tensor, name);
+  const Array array = import_array(tensor, device, name);
   check_axes(array, layout == Layout::thd ? 3 : 4, name);
   switch (layout) {
     case Layout::bshd: return view_of(array, {0, 1, 2, 3});
@@ -131,19 +142,26 @@ TensorView import_tensor(nb::handle tensor, Layout layout, const char* name) {
   return {};
 }
 
-TensorView import_rows(nb::handle tensor, const char* name) {
+TensorView Importer::rows(nb::handle tensor, const char* name) const {
   if (tensor.is_none()) return {};
-  const Array array = import_array(tensor, name);
+  const Array array = import_array(tensor, device, name);
   if (array.axes == 2) return view_of(array, {-1, 1, 0, -1});
   check_axes(array, 3, name);
   return view_of(array, {0, 2, 1, -1});
 }
 
-TensorView import_heads(nb::handle tensor, const char* name) {
+TensorView Importer::heads(nb::handle tensor, const char* name) const {
   if (tensor.is_none()) return {};
-  const Array array = import_array(tensor, name);
+  const Array array = import_array(tensor, device, name);
   check_axes(array, 1, name);
   return view_of(array, {-1, -1, 0, -1});
+}
+
+std::span<std::byte> Importer::memory(nb::handle tensor, const char* name) const {
+  if (tensor.is_none()) return {};
+  const Array array = import_array(tensor, device, name);
+  check_axes(array, 1, name);
+  return {static_cast<std::byte*>(array.data), static_cast<std::size_t>(array.shape[0]) * size_of(array.dtype)};
 }
 
 }  // namespace rotunda::python

@@ -3,28 +3,29 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+#include <span>
+
 #include "rotunda/device.hpp"
 #include "rotunda/tensor.hpp"
 
 namespace rotunda::python {
 
-/// Memory, shape and strides as they are; the tensor must outlive it.
-struct Array {
-  void* data = nullptr;
-  DType dtype = DType::fp32;
+/// Reads the tensors of a call: all lie on one device, in a layout's axis order. The views last as long as the tensors.
+/// @throws Error bad_input for dtypes that Rotunda doesn't know, other numbers of axes, and tensors elsewhere; `name`
+/// is for the message
+struct Importer {
+  Layout layout;
   Device device;
-  int axes = 0;
-  std::array<std::int64_t, 4> shape{}, stride{};
+
+  /// bshd [b, s, h, d], …, thd [t, h, d] as [batch, row, head, dim]; None is empty.
+  [[nodiscard]] TensorView tensor(nanobind::handle tensor, const char* name) const;
+  /// Row statistics: [b, h, s], or [h, t] for thd.
+  [[nodiscard]] TensorView rows(nanobind::handle tensor, const char* name) const;
+  /// One number a head: [h].
+  [[nodiscard]] TensorView heads(nanobind::handle tensor, const char* name) const;
+  /// A dense tensor of one axis: only its memory counts.
+  [[nodiscard]] std::span<std::byte> memory(nanobind::handle tensor, const char* name) const;
 };
-
-/// @throws Error bad_input for dtypes and devices that Rotunda doesn't know; `name` is for the message
-[[nodiscard]] Array import_array(nanobind::handle tensor, const char* name);
-
-/// A tensor of a layout's axis order (bshd [b, s, h, d], …, thd [t, h, d]) as [batch, row, head, dim]; None is empty.
-[[nodiscard]] TensorView import_tensor(nanobind::handle tensor, Layout layout, const char* name);
-/// Row statistics: [b, h, s], or [h, t] for thd.
-[[nodiscard]] TensorView import_rows(nanobind::handle tensor, const char* name);
-/// One number a head: [h].
-[[nodiscard]] TensorView import_heads(nanobind::handle tensor, const char* name);
 
 }  // namespace rotunda::python

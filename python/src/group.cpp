@@ -85,8 +85,7 @@ std::shared_ptr<Group> make_local(std::optional<int> device) {
 
 std::shared_ptr<Group> make_callback(int rank, int size, const std::string& address, double timeout,
                                      nb::object exchange) {
-  ProcessOptions options{{rank, size, rank, address, "torch.distributed"}, milliseconds(timeout), {}, {}};
-  options.device = {};
+  const ProcessOptions options{{rank, size, rank, address, "torch.distributed"}, milliseconds(timeout), Device{}, {}};
   auto bytes = std::make_shared<PythonExchange>(std::move(exchange));
   const nb::gil_scoped_release release;
   return std::make_shared<Group>(make_callback_transport(options, std::move(bytes)));

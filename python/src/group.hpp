@@ -15,9 +15,12 @@ namespace rotunda::python {
 class Group {
  public:
   explicit Group(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+  ~Group() {
+    const nanobind::gil_scoped_release release;  // threads and devices that it waits for may need Python to get on
+    transport_.reset();
+  }
 
   [[nodiscard]] Transport& transport() { return *transport_; }
-  [[nodiscard]] std::mutex& mutex() { return mutex_; }
 
   /// Runs body(transport) without the GIL, one caller at a time.
   template <class Body>

@@ -54,6 +54,22 @@ def test_tensors_that_do_not_fit():
             rotunda.attention(q, k, v, group="self")
 
 
+@pytest.mark.parametrize(
+    "argument, here",
+    [
+        ({"causal": True}, 'mask="causal"'),
+        ({"softmax_scale": 1.0}, "scale"),
+        ({"window_size": (3, 0)}, "window"),
+        ({"enable_gqa": True}, "not needed"),
+        ({"block_table": None}, "no paged caches"),
+        ({"smax": 1}, "has no argument 'smax'"),
+    ],
+)
+def test_names_of_others(argument, here):
+    with pytest.raises(TypeError, match=here):
+        rotunda.attention(Q, Q, Q, group="self", **argument)
+
+
 def test_errors_are_rotundas_own():
     with pytest.raises(rotunda.Error):
         rotunda.attention(Q, Q, Q, group="self", schedule="ring")
@@ -156,6 +172,36 @@ def run_never_meet(group):
         expect(ConnectionError, "rank 0 waited 0.5 s for rank 1", q, q, q, group=lonely)
 
 
+def test_transports_of_other_devices(pool):
+    pool.run(2, run_other_transports)
+
+
+def run_other_transports(group):
+    q = torch.randn(1, 8, 4, 16)
+    for transport in ("ipc", "nccl"):
+        made = rotunda.Group(group, transport=transport)
+        expect(NotImplementedError, f"transport {transport} does not carry tensors on cpu", q, q, q, group=made)
+    works(group)
+
+
+def test_choice_of_a_transport(alone):
+    """What all ranks say of themselves decides: the same on each of them."""
+    device = torch.device("cuda", 0)
+
+    def choose(**second):
+        first = {"kind": "cuda", "host": ["a"], "device": "x", "reaches": ["x", "y"], "shares": True}
+        return alone._choose_transport(device, [first, first | {"device": "y"} | second])
+
+    assert choose() == "ipc"
+    assert choose(host=["b"]) == "nccl"
+    assert choose(shares=False) == "nccl"  # expandable segments, on one rank alone
+    assert choose(reaches=["y"]) == "nccl"  # CUDA_VISIBLE_DEVICES hides the other's
+    with pytest.raises(rotunda.BadInputError, match="rank 1 has its own on cpu"):
+        choose(kind="cpu")
+    with pytest.raises(ValueError, match="allowed: auto, ipc, nccl, callback"):
+        rotunda.Group("self", transport="smoke")
+
+
 def test_a_late_rank(pool):
     pool.run(2, run_late_rank)
 
@@ -186,6 +232,13 @@ def run_other_group(group):
     sharding = rotunda.Sharding(32, group)
     q = sharding.shard(torch.randn(1, 32, 4, 16))
     expect((ValueError, ConnectionError), "the plan wants", q, q, q, mask="causal", group=pair, seqlen_q=32)
+
+
+def test_old_torch():
+    program = "import torch; del torch.library.register_fake; torch.__version__ = '2.3.1'; import rotunda"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "rotunda needs PyTorch 2.4 or later, and this is 2.3.1" in result.stderr
 
 
 def test_without_torch():

@@ -45,10 +45,10 @@ def loss_of(group, model, ids):
 # The model is loaded before the ranks are forked, so that they share it; hence a pool of this test's own.
 @pytest.mark.parametrize("ranks", (2, 4))
 def test_loss(model_and_ids, ranks):
-    from conftest import Pool
+    from pool import Pool
 
     torch.set_num_threads(1)
-    pool = Pool(patience=900)
+    pool = Pool(4, patience=900)
     try:
         pool.run(ranks, loss_of, *model_and_ids)
     finally:

@@ -29,7 +29,7 @@ struct Attention::Impl {
   Impl(std::shared_ptr<const Plan> the_plan, Transport& the_transport)
       : plan(given(std::move(the_plan))),
         transport(the_transport),
-        threads(plan->threads),
+        threads(plan->device.is_cuda() ? 1 : plan->threads),
         lists(programs(), plan->device),
         epoch(std::chrono::steady_clock::now()) {
     kernel = find_kernel(plan->kernel, plan->device.kind);
