@@ -26,9 +26,11 @@ void mark_active(std::vector<Stage>& stages, std::size_t a_group) {
 
 std::vector<Stage> Builder::stages() const {
   std::vector<Stage> result;
-  for (const Item& item : items(rank())) {
+  const auto items = static_cast<std::size_t>(team_.groups() * team_.stages());
+  for (std::size_t i = 0; i < items; ++i) {
     Stage stage;
-    stage.item = item;
+    stage.item = item(rank(), i);
+    const Item& item = stage.item;
     stage.in_place = team_.own_keys_in_place() && item.stage == 0;
     stage.q = {0, q_segments_.rows()};
     // What is seen depends on no head: the same stage of the group before has it.
@@ -44,12 +46,13 @@ std::vector<Stage> Builder::stages() const {
     if (stage.in_place) {
       stage.keys = local_segments(shard_.k, rank());
     } else if (item.q.count > 0) {
-      std::vector<std::vector<RowRange>> rows;
-      for (const int owner : item.owners) rows.push_back(rows_needed_[static_cast<std::size_t>(owner)]);
-      stage.keys = gathered_segments(shard_.k, item.owners, rows);
+      const std::span needed(rows_needed_);
+      stage.keys = gathered_segments(shard_.k, item.owners.begin,
+                                     needed.subspan(static_cast<std::size_t>(item.owners.begin),
+                                                    static_cast<std::size_t>(item.owners.count)));
     }
     stage.k = {0, stage.keys.rows()};
-    if (item.q.count > 0) stage.slices = intersect(slices_, q_segments_, stage.keys);
+    if (item.q.count > 0) stage.slices = intersect(own_slices_, q_segments_, stage.keys);
     result.push_back(std::move(stage));
   }
   if (team_.own_keys_in_place()) split_own_rows(result);
@@ -83,7 +86,7 @@ void Builder::split_own_rows(std::vector<Stage>& stages) const {
     for (Slice& slice : stage.slices) slice.q_begin -= stage.q.begin;
     if (!stage.in_place) continue;
     stage.k = parts.open.k;
-    stage.keys = gathered_segments(shard_.k, std::vector{rank()}, open_keys);
+    stage.keys = gathered_segments(shard_.k, rank(), open_keys);
     stage.slices = parts.open.slices;
   }
   // They hide the first keys that come from elsewhere. Without any, they stand before the own open part: backward,
