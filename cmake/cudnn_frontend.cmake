@@ -2,18 +2,7 @@
 # and never linked; what is needed here is cudnn.h of the CUDA toolkit or of an installed cuDNN.
 set(cudnn_frontend_version 1.32.0)
 set(cudnn_frontend_sha256 c6006556017a4d1c914c52a556c71b1267f2d6a0500f742e7b4edef539878df0)
-set(cudnn_frontend_fix "set CUDNN_FRONTEND_INCLUDE to the include folder of cudnn-frontend ${cudnn_frontend_version}, \
-or build without cuDNN: -DROTUNDA_CUDNN=OFF")
-
-# Without what it needs the kernel is an error where it was asked for, and left out with a warning where it was not.
-macro(cudnn_is_missing reason)
-  if(ROTUNDA_CUDNN STREQUAL AUTO)
-    message(WARNING "Building without the kernel cudnn: ${reason}")
-    set(ROTUNDA_CUDNN OFF)
-    return()
-  endif()
-  message(FATAL_ERROR "${reason}; ${cudnn_frontend_fix}")
-endmacro()
+set(cudnn_frontend_hint "set CUDNN_FRONTEND_INCLUDE to the include folder of cudnn-frontend ${cudnn_frontend_version}")
 
 # The wheel carries the headers; those for one Python and processor are those for all. `problem` receives what went wrong.
 function(download_cudnn_frontend folder problem)
@@ -48,7 +37,7 @@ if(NOT cudnn_frontend_include)
     set(download_problem "")
     download_cudnn_frontend(${CMAKE_BINARY_DIR}/cudnn_frontend/${cudnn_frontend_version} download_problem)
     if(download_problem)
-      cudnn_is_missing("${download_problem}")
+      kernel_is_missing(cudnn "${download_problem}; ${cudnn_frontend_hint}")
     endif()
   endif()
 endif()
@@ -56,7 +45,7 @@ endif()
 # Later headers need symbols that the oldest cuDNN served lacks.
 set(version_header ${cudnn_frontend_include}/cudnn_frontend_version.h)
 if(NOT EXISTS ${version_header})
-  cudnn_is_missing("there is no cudnn_frontend_version.h in ${cudnn_frontend_include}")
+  kernel_is_missing(cudnn "there is no cudnn_frontend_version.h in ${cudnn_frontend_include}; ${cudnn_frontend_hint}")
 endif()
 file(READ ${version_header} text)
 string(REGEX MATCH "MAJOR_VERSION +([0-9]+)" _ "${text}")
@@ -66,13 +55,13 @@ string(APPEND found_version .${CMAKE_MATCH_1})
 string(REGEX MATCH "PATCH_VERSION +([0-9]+)" _ "${text}")
 string(APPEND found_version .${CMAKE_MATCH_1})
 if(NOT found_version VERSION_EQUAL cudnn_frontend_version)
-  cudnn_is_missing("${cudnn_frontend_include} holds cudnn-frontend ${found_version}, not ${cudnn_frontend_version}")
+  kernel_is_missing(cudnn "${cudnn_frontend_include} holds cudnn-frontend ${found_version}; ${cudnn_frontend_hint}")
 endif()
 
 find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 mark_as_advanced(CUDNN_INCLUDE)
 if(NOT CUDNN_INCLUDE)
-  cudnn_is_missing("cudnn.h was not found in ${CUDAToolkit_INCLUDE_DIRS}: set CUDNN_INCLUDE to its folder")
+  kernel_is_missing(cudnn "cudnn.h was not found in ${CUDAToolkit_INCLUDE_DIRS}: set CUDNN_INCLUDE to its folder")
 endif()
 
 add_library(rotunda_cudnn_frontend INTERFACE)

@@ -10,18 +10,9 @@ endif()
 set(ROTUNDA_FA4_CACHE ${fa4_cache_default} CACHE PATH "Where the exporter and what it exported are kept")
 set(fa4_tools ${PROJECT_SOURCE_DIR}/tools/fa4)
 
-macro(fa4_is_missing reason)
-  if(ROTUNDA_FA4 STREQUAL AUTO)
-    message(WARNING "Building without the kernel fa4: ${reason}")
-    set(ROTUNDA_FA4 OFF)
-    return()
-  endif()
-  message(FATAL_ERROR "${reason}; to build without FlashAttention-4: -DROTUNDA_FA4=OFF")
-endmacro()
-
 find_package(Python3 3.10 QUIET COMPONENTS Interpreter)
 if(NOT Python3_FOUND)
-  fa4_is_missing("its kernels are exported by Python 3.10 or later, and there is none")
+  kernel_is_missing(fa4 "its kernels are exported by Python 3.10 or later, and there is none")
 endif()
 
 # The exporter's packages, in an environment of their own.
@@ -35,13 +26,13 @@ if(NOT EXISTS ${fa4_venv}/complete)
   execute_process(COMMAND ${Python3_EXECUTABLE} -m venv ${fa4_venv} RESULT_VARIABLE result OUTPUT_VARIABLE errors
                   ERROR_VARIABLE errors)
   if(NOT result EQUAL 0)
-    fa4_is_missing("python3 could not make an environment for the exporter (on Debian: apt-get install python3-venv): ${errors}")
+    kernel_is_missing(fa4 "python3 could not make an environment for the exporter (on Debian: apt-get install python3-venv): ${errors}")
   endif()
   execute_process(COMMAND ${fa4_venv}/bin/pip install --quiet --disable-pip-version-check --no-deps
                           --requirement ${fa4_tools}/requirements.txt
                   RESULT_VARIABLE result ERROR_VARIABLE errors)
   if(NOT result EQUAL 0)
-    fa4_is_missing("pip could not install the exporter's packages: ${errors}")
+    kernel_is_missing(fa4 "pip could not install the exporter's packages: ${errors}")
   endif()
   file(TOUCH ${fa4_venv}/complete)
 endif()

@@ -8,18 +8,6 @@ namespace {
 
 constexpr std::int64_t kWorkspaceAlignment = 256;  // what GPU tensor copies and allocators want; ample for SIMD
 
-/// All query rows of a team's members, in the order in which they can be searched.
-Segments team_queries(const TokenMap& map, const std::vector<int>& members) {
-  std::vector<std::vector<RowRange>> all;
-  all.reserve(members.size());
-  for (const int member : members) all.push_back({{0, map.rows(member)}});
-  return gathered_segments(map, members, all);
-}
-
-bool has(const std::vector<int>& ranks, int rank) {
-  return std::binary_search(ranks.begin(), ranks.end(), rank);
-}
-
 }  // namespace
 
 Region narrow_rows(Region region, std::int64_t row, std::int64_t rows) {
@@ -49,38 +37,63 @@ Builder::Builder(const Problem& problem, const Shard& shard, const ScheduleOptio
   program_.rank = rank;
   program_.ranks = shard.q.ranks();
   program_.backward = backward;
-  for (int other = 0; other < ranks(); ++other) {
-    items_.push_back(team_.items(other));
-    if (!backward) continue;
-    // Remote keys first: their gradients leave while the rank's own are computed.
-    std::stable_sort(items_.back().begin(), items_.back().end(), [](const Item& a, const Item& b) {
-      return std::pair(a.group, a.stage == 0) < std::pair(b.group, b.stage == 0);
-    });
-  }
-  const std::vector<int> members = team_.members(rank);
-  const Segments queries = team_queries(shard.q, members);
-  for (int owner = 0; owner < ranks(); ++owner) {
-    rows_needed_.push_back(visible_key_rows(slices_, queries, shard.k, owner));
-  }
-  for (int first = 0; first < ranks(); first += team_.inner()) {
-    const Segments theirs = team_queries(shard.q, team_.members(first));
-    rows_wanted_.push_back(visible_key_rows(slices_, theirs, shard.k, rank));
-  }
+  find_visible_rows();
   if (team_.queries_in_place()) {
     q_segments_ = local_segments(shard.q, rank);
   } else {
+    const RankRange members = team_.members(rank);
+    const std::vector<RowRange> seeing = seeing_query_tokens(slices_);
     std::vector<std::vector<RowRange>> rows;
-    rows.reserve(members.size());
-    for (const int member : members) rows.push_back(seeing_query_rows(slices_, shard.q, member));
-    q_segments_ = gathered_segments(shard.q, members, rows);
+    for (int member = members.begin; member < members.end(); ++member) {
+      rows.push_back(rows_of_tokens(seeing, shard.q, member));
+    }
+    q_segments_ = gathered_segments(shard.q, members.begin, rows);
+  }
+  own_slices_ = slices_of(slices_, q_segments_);
+}
+
+void Builder::find_visible_rows() {
+  const auto team = static_cast<std::size_t>(rank() / team_.inner());
+  if (shard_.q.stride() == 1) {
+    const Segments queries = whole_segments(shard_.q, 0, ranks());
+    const auto tokens = visible_key_tokens(slices_, queries, ranks(), team_.inner());
+    for (int owner = 0; owner < ranks(); ++owner) {
+      rows_needed_.push_back(rows_of_tokens(tokens[team], shard_.k, owner));
+    }
+    for (const auto& seen : tokens) rows_wanted_.push_back(rows_of_tokens(seen, shard_.k, rank()));
+    return;
+  }
+  const auto queries_of = [&](int member) {
+    const RankRange members = team_.members(member);
+    return whole_segments(shard_.q, members.begin, members.count);
+  };
+  const Segments queries = queries_of(rank());
+  for (int owner = 0; owner < ranks(); ++owner) {
+    rows_needed_.push_back(visible_key_rows(slices_, queries, shard_.k, owner));
+  }
+  for (int first = 0; first < ranks(); first += team_.inner()) {
+    rows_wanted_.push_back(visible_key_rows(slices_, queries_of(first), shard_.k, rank()));
   }
 }
 
-Segments Builder::rows_for(int worker, const Item& item) const {
-  const bool own = worker == rank() && team_.own_keys_in_place();
-  if (item.q.count == 0 || own || !has(item.owners, rank())) return {shard_.k.stride(), {}};
-  const auto team = static_cast<std::size_t>(worker / team_.inner());
-  return gathered_segments(shard_.k, std::vector{rank()}, {&rows_wanted_[team], 1});
+Item Builder::item(int of_rank, std::size_t index) const {
+  const int stages = team_.stages();
+  const auto number = static_cast<int>(index);
+  // Backward, remote keys first: their gradients leave while the rank's own are computed.
+  const int stage = (number + (program_.backward ? 1 : 0)) % stages;
+  return team_.item(of_rank, number / stages, stage);
+}
+
+std::vector<Taker> Builder::takers(std::size_t index) const {
+  std::vector<Taker> result;
+  const RankRange ranks = team_.takers(rank(), item(rank(), index).stage);
+  for (int taker = ranks.begin; taker < ranks.end(); ++taker) {
+    const Item theirs = item(taker, index);
+    if (taker == rank() || theirs.q.count == 0) continue;
+    const auto team = static_cast<std::size_t>(taker / team_.inner());
+    result.push_back({taker, theirs.kv, gathered_segments(shard_.k, rank(), {&rows_wanted_[team], 1})});
+  }
+  return result;
 }
 
 bool Builder::every_query_row_is_gathered() const {
@@ -152,7 +165,7 @@ Region Builder::workspace(const std::string& name, DType dtype, std::int64_t row
 std::array<Region, 2> Builder::workspace_pair(const std::string& name, DType dtype, std::int64_t rows,
                                               std::int64_t heads, std::int64_t dim) {
   const Region first = workspace(name + "0", dtype, rows, heads, dim);
-  if (items(rank()).size() == 1) return {first, first};
+  if (team_.groups() * team_.stages() == 1) return {first, first};
   return {first, workspace(name + "1", dtype, rows, heads, dim)};
 }
 
@@ -191,13 +204,11 @@ void Builder::await_sent(int exchange) {
 void Builder::transfer_keys(std::size_t index, const Stage& stage, Region k, Region v, Transfers& transfers) {
   const Region own_k = bound(Binding::k);
   const Region own_v = bound(Binding::v);
-  for (int worker = 0; worker < ranks(); ++worker) {
-    const Item& item = items(worker)[index];
-    if (worker == rank()) continue;
-    for (const Segment& segment : rows_for(worker, item).list) {
+  for (const Taker& taker : takers(index)) {
+    for (const Segment& segment : taker.rows.list) {
       for (const Region own : {own_k, own_v}) {
-        const Region part = narrow_heads(narrow_rows(own, segment.owner_row, segment.len), item.kv);
-        transfers.sends.push_back({worker, part});
+        const Region part = narrow_heads(narrow_rows(own, segment.owner_row, segment.len), taker.kv);
+        transfers.sends.push_back({taker.rank, part});
       }
     }
   }
@@ -232,8 +243,9 @@ void Builder::move_queries(std::size_t index, const std::vector<QueryTensor>& te
 
 void Builder::move_own_queries(std::size_t index, const QueryTensor& rows, Direction direction, Transfers& transfers) {
   const bool gathers = direction == Direction::to_gathered;
-  for (const int member : team_.members(rank())) {
-    const Region part = narrow_heads(rows.user, items(member)[index].q);
+  const RankRange members = team_.members(rank());
+  for (int member = members.begin; member < members.end(); ++member) {
+    const Region part = narrow_heads(rows.user, item(member, index).q);
     if (member != rank()) {
       (gathers ? transfers.sends : transfers.receives).push_back({member, part});
     } else if (part.heads > 0) {

@@ -36,6 +36,13 @@ struct Transfers {
   std::vector<Transfer> sends, receives;
 };
 
+/// Another rank that takes keys of this one for an item of its own.
+struct Taker {
+  int rank = 0;
+  HeadRange kv;
+  Segments rows;  ///< this rank's that it needs, counted in the order of sending
+};
+
 /// Builds one rank's program, step by step.
 class Builder {
  public:
@@ -46,13 +53,14 @@ class Builder {
   [[nodiscard]] const ScheduleOptions& options() const { return options_; }
   [[nodiscard]] int rank() const { return program_.rank; }
   [[nodiscard]] int ranks() const { return program_.ranks; }
-  [[nodiscard]] const std::vector<Item>& items(int of_rank) const { return items_[static_cast<std::size_t>(of_rank)]; }
+  /// A rank's item number `index`: forward stage by stage, backward remote keys first.
+  [[nodiscard]] Item item(int of_rank, std::size_t index) const;
   /// This rank's query rows as it attends them: its own in place, or those of the team that see anything.
   [[nodiscard]] const Segments& q_segments() const { return q_segments_; }
   /// This rank's items with their slices; index i is the item's number on every rank. All have the same query rows.
   [[nodiscard]] std::vector<Stage> stages() const;
-  /// This rank's rows that `worker` needs for its item, as segments (rows counted in the order of sending).
-  [[nodiscard]] Segments rows_for(int worker, const Item& item) const;
+  /// Who takes keys of this rank for item `index`, by rank.
+  [[nodiscard]] std::vector<Taker> takers(std::size_t index) const;
   /// Every row of this rank is gathered by somebody: what comes back covers all of them.
   [[nodiscard]] bool every_query_row_is_gathered() const;
   [[nodiscard]] bool every_key_row_is_gathered() const;
@@ -92,6 +100,8 @@ class Builder {
   [[nodiscard]] Program finish();
 
  private:
+  /// Sets rows_needed_ and rows_wanted_.
+  void find_visible_rows();
   /// Leaves to the stages what is open of this rank's rows and gives what is closed to the first and the last of each
   /// head group.
   void split_own_rows(std::vector<Stage>& stages) const;
@@ -106,8 +116,8 @@ class Builder {
   const ScheduleOptions& options_;
   Team team_;
   Program program_;
-  std::vector<Slice> slices_;  ///< the mask, in tokens
-  std::vector<std::vector<Item>> items_;
+  std::vector<Slice> slices_;      ///< the mask, in tokens
+  std::vector<Slice> own_slices_;  ///< those of q_segments_
   Segments q_segments_;
   std::vector<std::vector<RowRange>> rows_needed_;  ///< by owner: its key rows that this rank's team sees
   std::vector<std::vector<RowRange>> rows_wanted_;  ///< by team: this rank's key rows that the team sees

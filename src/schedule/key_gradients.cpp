@@ -15,12 +15,10 @@ KeyGradients::KeyGradients(Builder& builder, const std::vector<Stage>& stages)
       whole_(builder.team().gradients_are_whole()),
       exact_(!whole_ && p_.dtype == DType::fp32 && builder.ranks() > 1) {}
 
-/// Rows of this rank whose gradients arrive for item i, from all workers.
+/// Rows of this rank whose gradients arrive for item i, from all who took them.
 std::int64_t KeyGradients::rows_arriving(std::size_t i) const {
   std::int64_t rows = 0;
-  for (int worker = 0; worker < b_.ranks(); ++worker) {
-    if (worker != b_.rank()) rows += b_.rows_for(worker, b_.items(worker)[i]).rows();
-  }
+  for (const Taker& taker : b_.takers(i)) rows += taker.rows.rows();
   return rows;
 }
 
@@ -37,9 +35,7 @@ void KeyGradients::allocate() {
   std::int64_t heads = 0;
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     rows = std::max(rows, rows_arriving(i));
-    for (int worker = 0; worker < b_.ranks(); ++worker) {
-      heads = std::max<std::int64_t>(heads, b_.items(worker)[i].kv.count);
-    }
+    for (const Taker& taker : b_.takers(i)) heads = std::max<std::int64_t>(heads, taker.kv.count);
   }
   if (rows * heads == 0) return;
   arrived_dk_ = Slots(b_.workspace_pair("arrived dk", DType::fp32, rows, heads, p_.d));
@@ -112,12 +108,10 @@ void KeyGradients::receive(std::size_t i, Transfers& transfers) {
     arrived_dv = arrived_dv_.next(b_);
   }
   std::int64_t row = 0;
-  for (int worker = 0; worker < b_.ranks(); ++worker) {
-    if (worker == b_.rank()) continue;
-    const Item& item = b_.items(worker)[i];
-    for (const Segment& segment : b_.rows_for(worker, item).list) {
+  for (const Taker& taker : b_.takers(i)) {
+    for (const Segment& segment : taker.rows.list) {
       for (const Gradient& gradient : {Gradient{arrived_dk, dk_, dk_low_}, Gradient{arrived_dv, dv_, dv_low_}}) {
-        transfers.receives.push_back({worker, landing_of(gradient, segment, row, item.kv)});
+        transfers.receives.push_back({taker.rank, landing_of(gradient, segment, row, taker.kv)});
       }
       row += segment.len;
     }

@@ -136,12 +136,6 @@ class RunSearch {
                                           [&](const Segment& each) { return each.token + each.len <= token; });
     return at_ = static_cast<std::size_t>(run - runs_.begin());
   }
-  /// The first row whose token is `token` or a later one.
-  std::int64_t row_from(std::int64_t token) {
-    const std::size_t run = ending_after(token);
-    if (run == runs_.size()) return runs_.empty() ? 0 : runs_.back().row + runs_.back().len;
-    return runs_[run].row + std::max<std::int64_t>(0, token - runs_[run].token);
-  }
   [[nodiscard]] const std::vector<Segment>& runs() const { return runs_; }
 
  private:
@@ -264,19 +258,20 @@ Segments local_segments(const TokenMap& map, int rank) {
   return result;
 }
 
-Segments gathered_segments(const TokenMap& map, std::span<const int> owners,
-                           std::span<const std::vector<RowRange>> rows) {
+Segments gathered_segments(const TokenMap& map, int first, std::span<const std::vector<RowRange>> rows) {
   Segments result{map.stride(), {}};
-  for (std::size_t i = 0; i < owners.size(); ++i) {
-    const Segments local = local_segments(map, owners[i]);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].empty()) continue;
+    const int owner = first + static_cast<int>(i);
+    const Segments local = local_segments(map, owner);
     for (const RowRange& range : rows[i]) {
       const std::int64_t range_end = range.begin + range.len;
       auto it = std::partition_point(local.list.begin(), local.list.end(),
                                      [&](const Segment& segment) { return segment.row + segment.len <= range.begin; });
       for (; it != local.list.end() && it->row < range_end; ++it) {
-        const std::int64_t first = std::max(range.begin, it->row);
-        const std::int64_t token = it->token + (first - it->row) * map.stride();
-        result.list.push_back({0, std::min(range_end, it->row + it->len) - first, token, owners[i], first});
+        const std::int64_t from = std::max(range.begin, it->row);
+        const std::int64_t token = it->token + (from - it->row) * map.stride();
+        result.list.push_back({0, std::min(range_end, it->row + it->len) - from, token, owner, from});
       }
     }
   }
@@ -290,6 +285,12 @@ Segments gathered_segments(const TokenMap& map, std::span<const int> owners,
     row += segment.len;
   }
   return result;
+}
+
+Segments whole_segments(const TokenMap& map, int first, int count) {
+  std::vector<std::vector<RowRange>> rows;
+  for (int rank = first; rank < first + count; ++rank) rows.push_back({{0, map.rows(rank)}});
+  return gathered_segments(map, first, rows);
 }
 
 std::vector<Slice> intersect(std::span<const Slice> slices, const Segments& q, const Segments& k) {
@@ -311,39 +312,61 @@ std::vector<Slice> intersect(std::span<const Slice> slices, const Segments& q, c
 
 std::vector<RowRange> visible_key_rows(std::span<const Slice> slices, const Segments& q, const TokenMap& k_map,
                                        int owner) {
-  const Segments keys = local_segments(k_map, owner);
   std::vector<RowRange> ranges;
-  if (q.stride != 1) {
-    for (const Slice& slice : intersect(slices, q, keys)) ranges.push_back({slice.k_begin, slice.k_len});
-    return merged(std::move(ranges));
-  }
-  const auto q_runs = runs_of(q);
-  RunSearch q_search(q_runs), k_search(keys.list);
-  for (const Slice& slice : slices) {
-    if (k_search.row_from(slice.k_begin) == k_search.row_from(slice.k_begin + slice.k_len)) continue;
-    const Band visible = band(slice);
-    for_run_parts(slice.q_begin, slice.q_len, q_search, [&](const Segment&, TokenRange rows) {
-      const TokenRange seen = seen_by(slice, visible, rows);
-      if (seen.begin >= seen.end) return;
-      // Tokens in a row lie in rows in a row: what is between them on other ranks takes none here.
-      const std::int64_t first = k_search.row_from(slice.k_begin + seen.begin);
-      const std::int64_t end = k_search.row_from(slice.k_begin + seen.end);
-      if (first < end) append_range(ranges, {first, end - first});
-    });
+  for (const Slice& slice : intersect(slices, q, local_segments(k_map, owner))) {
+    ranges.push_back({slice.k_begin, slice.k_len});
   }
   return merged(std::move(ranges));
 }
 
-std::vector<RowRange> seeing_query_rows(std::span<const Slice> slices, const TokenMap& q_map, int owner) {
-  const Segments local = local_segments(q_map, owner);
+std::vector<std::vector<RowRange>> visible_key_tokens(std::span<const Slice> slices, const Segments& q, int ranks,
+                                                      int inner) {
+  std::vector<std::vector<RowRange>> tokens(static_cast<std::size_t>(ranks / inner));
+  RunSearch search(q.list);
+  for (const Slice& slice : slices) {
+    const Band visible = band(slice);
+    for_run_parts(slice.q_begin, slice.q_len, search, [&](const Segment& run, TokenRange rows) {
+      const TokenRange seen = seen_by(slice, visible, rows);
+      if (seen.begin >= seen.end) return;
+      append_range(tokens[static_cast<std::size_t>(run.owner / inner)],
+                   {slice.k_begin + seen.begin, seen.end - seen.begin});
+    });
+  }
+  for (auto& ranges : tokens) ranges = merged(std::move(ranges));
+  return tokens;
+}
+
+std::vector<RowRange> seeing_query_tokens(std::span<const Slice> slices) {
   std::vector<RowRange> ranges;
   for (const Slice& slice : slices) {
     const Slice seeing = trim(slice);
-    for_overlaps(local, seeing.q_begin, seeing.q_begin + seeing.q_len, [&](const Segment& segment, Overlap rows) {
-      ranges.push_back({segment.row + rows.first, rows.count});
-    });
+    if (seeing.q_len > 0) append_range(ranges, {seeing.q_begin, seeing.q_len});
   }
   return merged(std::move(ranges));
+}
+
+std::vector<RowRange> rows_of_tokens(std::span<const RowRange> tokens, const TokenMap& map, int owner) {
+  std::vector<RowRange> rows;
+  for (const Segment& segment : local_segments(map, owner).list) {
+    const std::int64_t end = segment.token + (segment.len - 1) * map.stride() + 1;
+    auto range = std::partition_point(tokens.begin(), tokens.end(),
+                                      [&](const RowRange& each) { return each.begin + each.len <= segment.token; });
+    for (; range != tokens.end() && range->begin < end; ++range) {
+      const Overlap found = overlap(segment, map.stride(), range->begin, range->begin + range->len);
+      if (found.count > 0) append_range(rows, {segment.row + found.first, found.count});
+    }
+  }
+  return rows;
+}
+
+std::vector<Slice> slices_of(std::span<const Slice> slices, const Segments& q) {
+  std::vector<Slice> result;
+  for (const Slice& slice : slices) {
+    bool meets = false;
+    for_overlaps(q, slice.q_begin, slice.q_begin + slice.q_len, [&](const Segment&, Overlap) { meets = true; });
+    if (meets) result.push_back(slice);
+  }
+  return result;
 }
 
 std::vector<RowSpan> spans_in_rows(std::span<const RowSpan> spans, const Segments& segments) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/fail.hpp"
 
@@ -68,10 +67,8 @@ Team::Team(const Problem& problem, const ScheduleOptions& options, int ranks)
   tapered_ = options.head_groups == 0 && groups_ == kTaperedGroups;
 }
 
-std::vector<int> Team::members(int rank) const {
-  std::vector<int> result(static_cast<std::size_t>(inner_));
-  std::iota(result.begin(), result.end(), rank / inner_ * inner_);
-  return result;
+RankRange Team::members(int rank) const {
+  return {rank / inner_ * inner_, inner_};
 }
 
 HeadRange Team::q_heads(int rank) const {
@@ -86,29 +83,19 @@ HeadRange Team::kv_heads(HeadRange q) const {
   return {begin, (q.end() - 1) / ratio_ + 1 - begin};
 }
 
-std::vector<Item> Team::items(int rank) const {
+Item Team::item(int rank, int group, int stage) const {
   const HeadRange q = q_heads(rank);
   const HeadRange kv = kv_heads(q);
-  const int teams = ranks_ / inner_;
-  const int team = rank / inner_;
-  std::vector<Item> result;
-  for (int group = 0; group < groups_; ++group) {
-    const int kv_begin = kv.begin + group_begin(kv.count, group, groups_, tapered_);
-    const int kv_end = kv.begin + group_begin(kv.count, group + 1, groups_, tapered_);
-    const int q_begin = std::clamp(kv_begin * ratio_, q.begin, q.end());
-    const int q_end = std::clamp(kv_end * ratio_, q.begin, q.end());
-    for (int stage = 0; stage < stages_; ++stage) {
-      Item item{group, stage, {q_begin, q_end - q_begin}, {kv_begin, kv_end - kv_begin}, {}};
-      if (all_at_once_) {
-        item.owners.resize(static_cast<std::size_t>(ranks_));
-        std::iota(item.owners.begin(), item.owners.end(), 0);
-      } else {
-        item.owners = members((team - stage + teams) % teams * inner_);
-      }
-      result.push_back(std::move(item));
-    }
-  }
-  return result;
+  const int kv_begin = kv.begin + group_begin(kv.count, group, groups_, tapered_);
+  const int kv_end = kv.begin + group_begin(kv.count, group + 1, groups_, tapered_);
+  const int q_begin = std::clamp(kv_begin * ratio_, q.begin, q.end());
+  const int q_end = std::clamp(kv_end * ratio_, q.begin, q.end());
+  const RankRange owners = all_at_once_ ? RankRange{0, ranks_} : members((rank - stage * inner_ + ranks_) % ranks_);
+  return {group, stage, {q_begin, q_end - q_begin}, {kv_begin, kv_end - kv_begin}, owners};
+}
+
+RankRange Team::takers(int owner, int stage) const {
+  return all_at_once_ ? RankRange{0, ranks_} : members((owner + stage * inner_) % ranks_);
 }
 
 bool Team::gradients_are_whole() const {

@@ -12,9 +12,6 @@
 //     a2a_p2p      divisor   team by team         1
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "rotunda/schedule.hpp"
 
 namespace rotunda {
@@ -25,12 +22,18 @@ struct HeadRange {
   [[nodiscard]] int end() const { return begin + count; }
 };
 
+/// Ranks [begin, begin + count).
+struct RankRange {
+  int begin = 0, count = 0;
+  [[nodiscard]] int end() const { return begin + count; }
+};
+
 /// One stage of one head group: the keys of these ranks, for these heads.
 struct Item {
-  int group = 0;            ///< head group
-  int stage = 0;            ///< within the group
-  HeadRange q, kv;          ///< global heads of the member in question
-  std::vector<int> owners;  ///< ranks whose keys take part, ascending
+  int group = 0;     ///< head group
+  int stage = 0;     ///< within the group
+  HeadRange q, kv;   ///< global heads of the member in question
+  RankRange owners;  ///< whose keys take part
 };
 
 /// The division of labour of a schedule over ranks.
@@ -39,14 +42,16 @@ class Team {
   Team(const Problem& problem, const ScheduleOptions& options, int ranks);
 
   [[nodiscard]] int inner() const { return inner_; }
-  /// Ranks of the team that `rank` is in, ascending.
-  [[nodiscard]] std::vector<int> members(int rank) const;
+  /// Ranks of the team that `rank` is in.
+  [[nodiscard]] RankRange members(int rank) const;
   /// Query heads that `rank` computes, and the KV heads that these read.
   [[nodiscard]] HeadRange q_heads(int rank) const;
   [[nodiscard]] HeadRange kv_heads(HeadRange q) const;
-  /// The work of `rank` in forward order: group by group, stage by stage, the team's own keys first. Every rank has as
-  /// many items; those of ranks with fewer heads may have none (count 0).
-  [[nodiscard]] std::vector<Item> items(int rank) const;
+  /// The work of `rank` in one stage of one head group; the team's own keys come in stage 0. Ranks with fewer heads may
+  /// have none (count 0).
+  [[nodiscard]] Item item(int rank, int group, int stage) const;
+  /// The ranks whose items of this stage take keys of `owner`.
+  [[nodiscard]] RankRange takers(int owner, int stage) const;
   [[nodiscard]] int groups() const { return groups_; }
   [[nodiscard]] int stages() const { return stages_; }
   /// The first stage of a group reads the rank's own keys where they lie: no gathered copy is made of them.
