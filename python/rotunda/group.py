@@ -25,7 +25,8 @@ class Group:
         passes them for a2a+p2p; "self" is this process alone, and None the default group of torch.distributed, or
         "self" where there is none.
     inner: for a2a_p2p, ranks of an a2a group (consecutive ranks of the group). A pair or a mesh says it itself.
-    transport: "auto"; on CUDA devices "ipc" (one host) or "nccl"; on CPUs "callback" (torch.distributed, gloo).
+    transport: "auto"; on CUDA devices "ipc" (one host) or "nccl"; on CPUs "callback" (torch.distributed, gloo). auto
+        takes ipc where every rank can map the others' memory.
     timeout: seconds after which a silent peer is an error (default: ROTUNDA_TIMEOUT, or 60).
 
     Making one talks to nobody; the first attention on it does (collectively). After an error the group is made anew by
