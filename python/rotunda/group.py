@@ -15,6 +15,7 @@ from . import _core
 
 _TRANSPORTS = ("auto", "ipc", "nccl", "callback")
 _groups = {}  # by name
+_captured = set()  # calls that CUDA graphs replay: their memory stays where it is
 _MAX_CALLS = 64  # plans kept for each device; packed batches bring new ones all the time
 
 
@@ -166,12 +167,15 @@ class _End:
             self._workspace = torch.empty(elements, dtype=torch.float32)
         return self._workspace
 
-    def stream(self):
-        """The current stream's number. Calls of a rank follow each other, whatever streams they are made on."""
+    def stream(self, call):
+        """The current stream's number, for a call that runs now. Calls of a rank follow each other, whatever streams
+        they are made on."""
         if self.device.type == "cpu":
             return 0
         stream = torch.cuda.current_stream(self.device)
-        if stream != self._last_stream and not is_capturing(self.device):
+        if is_capturing(self.device):
+            _captured.add(call)
+        elif stream != self._last_stream:
             if self._last_stream is not None:
                 stream.wait_stream(self._last_stream)
             self._last_stream = stream
@@ -241,6 +245,8 @@ def is_capturing(device):
     """Whether a CUDA graph is being captured on the device's current stream."""
     if device.type != "cuda":
         return False
+    if device.index == torch.cuda.current_device():
+        return torch.cuda.is_current_stream_capturing()
     with torch.cuda.device(device):
         return torch.cuda.is_current_stream_capturing()
 
@@ -300,6 +306,7 @@ def _can_share_memory():
 @atexit.register
 def _close():
     """Leaves all groups in order, while torch.distributed and the interpreter are still there."""
+    _captured.clear()
     for group in list(_groups.values()):
         group._ends.clear()
     _groups.clear()
