@@ -14,6 +14,7 @@ import torch.distributed as dist
 from . import _core
 
 _TRANSPORTS = ("auto", "ipc", "nccl", "callback")
+_TIMEOUT = 600  # seconds, as PyTorch gives NCCL: a rank may be compiling, or writing a checkpoint
 _groups = {}  # by name
 _captured = set()  # calls that CUDA graphs replay: their memory stays where it is
 _MAX_CALLS = 64  # plans kept for each device; packed batches bring new ones all the time
@@ -28,7 +29,7 @@ class Group:
     inner: for a2a_p2p, ranks of an a2a group (consecutive ranks of the group). A pair or a mesh says it itself.
     transport: "auto"; on CUDA devices "ipc" (one host) or "nccl"; on CPUs "callback" (torch.distributed, gloo). auto
         takes ipc where every rank can map the others' memory.
-    timeout: seconds after which a silent peer is an error (default: ROTUNDA_TIMEOUT, or 60).
+    timeout: seconds after which a silent peer is an error (default: ROTUNDA_TIMEOUT, or 600).
 
     Making one talks to nobody; the first attention on it does (collectively). After an error the group is made anew by
     the next call.
@@ -39,7 +40,7 @@ class Group:
             raise ValueError(f"transport is '{transport}'; allowed: {', '.join(_TRANSPORTS)}")
         self.process_group, self.inner = _resolve(group, inner)
         self._transport = transport
-        self._timeout = float(timeout or os.environ.get("ROTUNDA_TIMEOUT", 60))
+        self._timeout = float(timeout or os.environ.get("ROTUNDA_TIMEOUT", _TIMEOUT))
         if self.process_group is None:
             self.rank, self.size, name = 0, 1, "self"
         else:
