@@ -44,7 +44,7 @@ def main():
         rotunda.attention(q, q, q, mask="causal", group="self")
     core, end = calls[0], rotunda.Group.of("self").end(q.device)
     out, lse = torch.empty_like(q), torch.empty(1, 2, q.shape[1], device=q.device)
-    workspace, stream = end.workspace(core.workspace_bytes), end.stream()
+    workspace, stream = end.workspace(core.workspace_bytes), end.stream(core)
     library = microseconds(lambda: core.forward(q, q, q, None, out, lse, None, workspace, stream), cuda)
     plain = microseconds(lambda: rotunda.attention(q, q, q, mask="causal", group="self"), cuda)
     recorded = microseconds(lambda: rotunda.attention(*(with_gradient,) * 3, mask="causal", group="self"), cuda)

@@ -14,7 +14,9 @@ import torch.distributed as dist
 from . import _core
 
 _TRANSPORTS = ("auto", "ipc", "nccl", "callback")
+_TIMEOUT = 600  # seconds, as PyTorch gives NCCL: a rank may be compiling, or writing a checkpoint
 _groups = {}  # by name
+_captured = set()  # calls that CUDA graphs replay: their memory stays where it is
 _MAX_CALLS = 64  # plans kept for each device; packed batches bring new ones all the time
 
 
@@ -25,8 +27,9 @@ class Group:
         passes them for a2a+p2p; "self" is this process alone, and None the default group of torch.distributed, or
         "self" where there is none.
     inner: for a2a_p2p, ranks of an a2a group (consecutive ranks of the group). A pair or a mesh says it itself.
-    transport: "auto"; on CUDA devices "ipc" (one host) or "nccl"; on CPUs "callback" (torch.distributed, gloo).
-    timeout: seconds after which a silent peer is an error (default: ROTUNDA_TIMEOUT, or 60).
+    transport: "auto"; on CUDA devices "ipc" (one host) or "nccl"; on CPUs "callback" (torch.distributed, gloo). auto
+        takes ipc where every rank can map the others' memory.
+    timeout: seconds after which a silent peer is an error (default: ROTUNDA_TIMEOUT, or 600).
 
     Making one talks to nobody; the first attention on it does (collectively). After an error the group is made anew by
     the next call.
@@ -37,7 +40,7 @@ class Group:
             raise ValueError(f"transport is '{transport}'; allowed: {', '.join(_TRANSPORTS)}")
         self.process_group, self.inner = _resolve(group, inner)
         self._transport = transport
-        self._timeout = float(timeout or os.environ.get("ROTUNDA_TIMEOUT", 60))
+        self._timeout = float(timeout or os.environ.get("ROTUNDA_TIMEOUT", _TIMEOUT))
         if self.process_group is None:
             self.rank, self.size, name = 0, 1, "self"
         else:
@@ -165,12 +168,15 @@ class _End:
             self._workspace = torch.empty(elements, dtype=torch.float32)
         return self._workspace
 
-    def stream(self):
-        """The current stream's number. Calls of a rank follow each other, whatever streams they are made on."""
+    def stream(self, call):
+        """The current stream's number, for a call that runs now. Calls of a rank follow each other, whatever streams
+        they are made on."""
         if self.device.type == "cpu":
             return 0
         stream = torch.cuda.current_stream(self.device)
-        if stream != self._last_stream and not is_capturing(self.device):
+        if is_capturing(self.device):
+            _captured.add(call)
+        elif stream != self._last_stream:
             if self._last_stream is not None:
                 stream.wait_stream(self._last_stream)
             self._last_stream = stream
@@ -240,6 +246,8 @@ def is_capturing(device):
     """Whether a CUDA graph is being captured on the device's current stream."""
     if device.type != "cuda":
         return False
+    if device.index == torch.cuda.current_device():
+        return torch.cuda.is_current_stream_capturing()
     with torch.cuda.device(device):
         return torch.cuda.is_current_stream_capturing()
 
@@ -299,6 +307,7 @@ def _can_share_memory():
 @atexit.register
 def _close():
     """Leaves all groups in order, while torch.distributed and the interpreter are still there."""
+    _captured.clear()
     for group in list(_groups.values()):
         group._ends.clear()
     _groups.clear()

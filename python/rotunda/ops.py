@@ -197,7 +197,7 @@ def _perform(run, q, k, v, sink, *rest):
     end = Group.named(_parse(options)["group"]).end(q.device)
     try:
         call = _find_call(end, q, k, v, lists, problem, options)
-        means = (end.workspace(call.workspace_bytes), end.stream())
+        means = (end.workspace(call.workspace_bytes), end.stream(call))
         return run(call, (_readable(q), _readable(k), _readable(v), sink), means)
     except _RefusedInCapture:
         raise  # nothing has failed, and a capture allows no memory to be freed

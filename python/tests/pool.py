@@ -50,13 +50,14 @@ class Pool:
     """`world` processes, joined by torch.distributed; on GPUs each has its own. Where one is lost, all are started
     again, `restarts` times at most."""
 
-    def __init__(self, world, device="cpu", patience=PATIENCE, restarts=0):
-        self.world, self._device, self._patience, self._restarts = world, device, patience, restarts
+    def __init__(self, world, device="cpu", *, method="fork", patience=PATIENCE, restarts=0):
+        """Forked, what this process has imported is there at once; it must have started no threads, nor CUDA."""
+        self.world, self._device, self._method = world, device, method
+        self._patience, self._restarts = patience, restarts
         self._start()
 
     def _start(self):
-        # Forked, what this process has imported is there at once: it has started no threads. CUDA survives no fork.
-        context = multiprocessing.get_context("fork" if self._device == "cpu" else "spawn")
+        context = multiprocessing.get_context(self._method)
         self._folder = tempfile.TemporaryDirectory()
         store = os.path.join(self._folder.name, "store")
         self._pipes, self._processes, self._lost = [], [], None

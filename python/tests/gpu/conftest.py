@@ -30,8 +30,8 @@ def gpus(request):
     reason = rotunda._core.why_no_cuda() if device == "cuda" else ""
     if reason:
         pytest.skip(reason)
-    os.environ.setdefault("ROTUNDA_TIMEOUT", "20")
+    os.environ.setdefault("ROTUNDA_TIMEOUT", "40")
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-    pool = Pool(min(count, 2), device, patience=90, restarts=5)
+    pool = Pool(min(count, 2), device, method="spawn", patience=90, restarts=5)
     yield Gpus(pool)
     pool.close()

@@ -154,6 +154,29 @@ def run_graph(group):
     del graph
 
 
+def test_graph_outlives_plans(gpus):
+    run_on(gpus, 1, "auto", run_outliving_graph)
+
+
+def run_outliving_graph(group):
+    """A failed call, and new problems in large numbers, take nothing from a graph."""
+    leaves, dout, sharding = local_inputs(group)
+    want = both_passes(leaves, dout, sharding)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both_passes(leaves, dout, sharding)
+    with pytest.raises(ValueError, match="window"):
+        both_passes(leaves, dout, sharding, window=(-5, 0))
+    for left in range(1, 80):
+        rotunda.attention(*leaves, mask="causal", shard=sharding, window=(left, 0))
+    junk = [torch.full((1 << 20,), -1, dtype=torch.int32, device=my_device()) for _ in range(8)]
+    torch.cuda.empty_cache()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert same(captured, want)
+    del junk, graph
+
+
 @pytest.mark.parametrize("ranks", (1, 2))
 def test_graph_of_a_call_that_is_new(gpus, ranks):
     run_on(gpus, ranks, "auto", run_new_in_graph)
