@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <limits>
 #include <string>
 
 #include "rotunda/oracle.hpp"
@@ -104,6 +105,32 @@ TEST_P(Property, RandomProblemsMatchTheOracle) {
     const Case c = random_case(seed);
     SCOPED_TRACE(fmt::format("ROTUNDA_TEST_SEED={}: {}", seed, c.text()));
     ASSERT_EQ(failures(c), "");
+  }
+}
+
+/// Scales at the ends of what a problem may ask for, where a running state must still be resumed from its lse.
+TEST(Extremes, ScalesMatchTheOracle) {
+  for (const char* scale : {"1e-300", "1e-39", "1e-30", "1e10"}) {
+    Case c;
+    c.problem = parse_problem(fmt::format("s_q=19 s_k=11 h_q=4 h_kv=2 d=8 scale={} grad=1", scale));
+    c.options.ranks = 3;
+    c.options.plan.schedule = ScheduleKind::p2p;
+    EXPECT_EQ(failures(c), "") << scale;
+  }
+}
+
+/// A sink of minus infinity is none: also in rows that see nothing else.
+TEST(Extremes, ASinkMayBeMinusInfinity) {
+  const std::string text = "s_q=19 s_k=11 h_q=2 d=8 mask=causal_bottom_right grad=1";
+  const Problem with = parse_problem(text + " sink=learnable"), without = parse_problem(text);
+  ProblemTensors tensors(with), plain(without);
+  for (const int head : {0, 1}) *tensors.views().sink.at<float>(0, 0, head) = -std::numeric_limits<float>::infinity();
+  DistributedOptions options;
+  options.ranks = 3;
+  run_distributed(with, options, tensors.views());
+  EXPECT_EQ(*tensors.views().dsink.at<float>(0, 0, 0), 0);
+  for (const Grade& each : grade(without, oracle(without, plain.views(), 1), tensors.views())) {
+    EXPECT_TRUE(each.passed() || each.tensor == "dsink") << each.tensor << " misplaced " << each.misplaced;
   }
 }
 

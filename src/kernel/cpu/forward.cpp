@@ -20,6 +20,8 @@ namespace rotunda::cpu::HWY_NAMESPACE {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kGreatest = 0x1p+126F;
+constexpr double kLeastScale = 0x1p-120;  // no score times less is over 256
+constexpr double kMostRest = 80;          // e^80 is finite, and more than any number of keys
 
 /// Online softmax over the key tiles of one query tile. Scores are kept transposed, [key][lane]: a lane is a query
 /// row, so maxima and sums over keys need no horizontal step. State of a lane: maximum m of the raw scores, sum l, Oᵀ
@@ -113,9 +115,11 @@ class ForwardTile {
       if (s_.covered[row] == 0) continue;
       const double lse = load_lse(args_, at.batch, at.row, at.head);
       if (lse == kNone) continue;
-      // The score that stands for lse is rounded, and the weight makes up for it.
-      const auto m = static_cast<float>(lse / scale_);
-      const auto weight = static_cast<float>(std::exp(lse - static_cast<double>(m) * scale_));
+      // The score that stands for lse is rounded (0 where it would overflow), and the weight makes up for it. Where a
+      // huge lse has no bits left for the weight, it must still be a number.
+      const float m = scale_ < kLeastScale ? 0 : static_cast<float>(lse / scale_);
+      const double rest = lse - static_cast<double>(m) * scale_;
+      const auto weight = static_cast<float>(std::exp(HWY_MAX(-kMostRest, HWY_MIN(kMostRest, rest))));
       s_.row_max[lane + r] = m;
       s_.row_sum[lane + r] = weight;
       float* const to = s_.rows + static_cast<std::int64_t>(r) * sizes_.ld_v;

@@ -39,6 +39,11 @@ double log_add(double a, double b) {
   return high + std::log1p(std::exp(std::min(a, b) - high));
 }
 
+/// exp(a) / exp(whole), also where both are the same infinity.
+double share(double a, double whole) {
+  return a == whole ? 1 : std::exp(a - whole);
+}
+
 /// Calls body(batch, row) for the rows of the spans.
 template <class Body>
 void for_rows(std::span<const RowSpan> spans, Body&& body) {
@@ -147,7 +152,7 @@ void HostElementwise::finish_with_sink(const RowState& state, const TensorView& 
       float& value = *lse.at<float>(batch, row, head);
       const double without = static_cast<double>(value) + low_of(state.lse_low, batch, row, head);
       const double with_sink = log_add(without, sink_of(sink, head));
-      const auto weight = static_cast<float>(std::exp(without - with_sink));
+      const auto weight = static_cast<float>(share(without, with_sink));
       factor[static_cast<std::size_t>((batch * lse.rows() + row) * heads + head)] = weight;
       value = static_cast<float>(with_sink);
     }
@@ -178,7 +183,7 @@ void HostElementwise::sink_gradient(const TensorView& lse, const TensorView& del
   std::vector<double> sum(static_cast<std::size_t>(lse.heads()), 0.0);
   for_rows(rows.rows, [&](std::int64_t batch, std::int64_t row) {
     for (std::int64_t head = 0; head < lse.heads(); ++head) {
-      const double weight = std::exp(static_cast<double>(sink_of(sink, head)) - *lse.at<float>(batch, row, head));
+      const double weight = share(sink_of(sink, head), *lse.at<float>(batch, row, head));
       sum[static_cast<std::size_t>(head)] -= weight * *delta.at<float>(batch, row, head);
     }
   });
