@@ -32,7 +32,8 @@ struct OracleResult {
   ErrorFloors floors;
 };
 
-/// `progress` (may be empty) is called with the part done, 0 to 1, now and then, from any thread.
+/// `progress` (may be empty) is called with the part done, 0 to 1, now and then, from any thread. @throws Error
+/// bad_input for a tensor that is not as the normalized problem says
 [[nodiscard]] OracleResult oracle(const Problem& problem, const Tensors& whole, int threads,
                                   const std::function<void(double)>& progress = {});
 

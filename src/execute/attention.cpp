@@ -13,6 +13,11 @@
 namespace rotunda {
 namespace {
 
+std::shared_ptr<const Plan> given(std::shared_ptr<const Plan> plan) {
+  if (plan == nullptr) fail(ErrorKind::bad_input, "attention without a plan; agree_on_plan and make_plan return one");
+  return plan;
+}
+
 /// What kernels ask of their buffers.
 std::uintptr_t workspace_alignment(const Device& device) {
   return device.is_cuda() ? 256 : kAlignment;
@@ -22,7 +27,7 @@ std::uintptr_t workspace_alignment(const Device& device) {
 
 struct Attention::Impl {
   Impl(std::shared_ptr<const Plan> the_plan, Transport& the_transport)
-      : plan(std::move(the_plan)),
+      : plan(given(std::move(the_plan))),
         transport(the_transport),
         threads(plan->threads),
         lists(programs(), plan->device),

@@ -136,6 +136,9 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions&
     fail(ErrorKind::bad_input, "rank {} of {} ranks; allowed: at least 1 rank, ranks counted from 0", rank, ranks);
   }
   if (options.threads < 0) fail(ErrorKind::bad_input, "threads={}; allowed: 1 or more, 0 for auto", options.threads);
+  if (options.head_groups < 0) {
+    fail(ErrorKind::bad_input, "head_groups={}; allowed: 1 or more, 0 for auto", options.head_groups);
+  }
   auto plan = std::make_shared<Plan>();
   plan->problem = problem;
   normalize(plan->problem);

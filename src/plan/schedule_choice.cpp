@@ -125,6 +125,9 @@ Shard shard_of(const Problem& problem, const PlanOptions& options, ShardKind kin
 
 /// striped is never best where dual_chunk serves, and library kernels can't take it.
 std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions& options, int ranks) {
+  if (options.chunk_size < 0) {
+    fail(ErrorKind::bad_input, "chunk-size={}; allowed: 1 or more, 0 for auto", options.chunk_size);
+  }
   if (options.chunk_size != 0 && options.shard && *options.shard != ShardKind::balanced) {
     fail(ErrorKind::bad_input, "chunk-size={} is for shard balanced; the shard asked for is {}", options.chunk_size,
          to_string(*options.shard));

@@ -8,10 +8,14 @@
 namespace rotunda {
 namespace {
 
-void check_views(const char* verb, const TokenMap& map, int rank, const TensorView& whole, const TensorView& local) {
+void check_rank(const char* verb, const TokenMap& map, int rank) {
   if (rank < 0 || rank >= map.ranks()) {
     fail(ErrorKind::bad_input, "{}: rank {} of a map of {} ranks", verb, rank, map.ranks());
   }
+}
+
+void check_views(const char* verb, const TokenMap& map, int rank, const TensorView& whole, const TensorView& local) {
+  check_rank(verb, map, rank);
   if (whole.rows() != map.tokens()) {
     fail(ErrorKind::bad_input, "{}: the whole tensor is {}, its rows must be the map's {} tokens", verb,
          describe(whole), map.tokens());
@@ -21,6 +25,9 @@ void check_views(const char* verb, const TokenMap& map, int rank, const TensorVi
   if (local.shape != wanted.shape || local.dtype != wanted.dtype) {
     fail(ErrorKind::bad_input, "{}: the local tensor of rank {} is {}, it must be {}", verb, rank, describe(local),
          describe(wanted));
+  }
+  for (const TensorView& view : {whole, local}) {
+    if (view.data == nullptr && !view.empty()) fail(ErrorKind::bad_input, "{}: {} has no memory", verb, describe(view));
   }
 }
 
@@ -39,6 +46,7 @@ void for_runs(const TokenMap& map, int rank, const TensorView& whole, const Tens
 }  // namespace
 
 std::vector<std::int64_t> position_ids(const Problem& problem, const TokenMap& map, int rank) {
+  check_rank("position_ids", map, rank);
   const auto offsets = document_offsets(problem, 'q');
   std::vector<std::int64_t> positions = map.tokens_of(rank);
   auto document = offsets.begin();

@@ -157,6 +157,7 @@ TEST(Attention, BackwardNeedsAPlanWithGradients) {
 
 TEST(Attention, APlanBelongsToItsRankAndGroup) {
   auto group = make_local_group(2);
+  EXPECT_ERROR(Attention(nullptr, *group[0]), ErrorKind::bad_input, "without a plan");
   EXPECT_ERROR(Attention(make_plan(parse_problem(kText), {}, 0, 3), *group[0]), ErrorKind::bad_input, "rank 0 of 3");
 }
 

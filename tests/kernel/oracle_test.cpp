@@ -10,6 +10,7 @@
 #include "kernel/oracle/runs.hpp"
 #include "kernel/reference/reference_kernel.hpp"
 #include "kernel_driver.hpp"
+#include "support/error_test.hpp"
 #include "support/random_problem.hpp"
 
 namespace rotunda {
@@ -40,6 +41,25 @@ void set(const TensorView& view, const std::vector<double>& values) {
   std::size_t i = 0;
   testing::for_each_element(
       view, [&](auto b, auto row, auto head, auto dim) { testing::write(view, b, row, head, dim, values.at(i++)); });
+}
+
+TEST(Oracle, RefusesWrongTensors) {
+  const Problem problem = parse_problem("dtype=fp32 s_q=2 s_k=3 h_q=2 h_kv=1 d=4 sink=learnable grad=1");
+  ProblemTensors tensors(problem);
+  const auto refused = [&](TensorView Tensors::*member, const auto& spoil, const char* message) {
+    Tensors wrong = tensors.views();
+    spoil(wrong.*member);
+    EXPECT_ERROR((void)oracle(problem, wrong, 1), ErrorKind::bad_input, message);
+  };
+  const auto empty = [](TensorView& view) { view.data = nullptr; };
+  refused(&Tensors::q, empty, "tensor q is fp32[1, 2, 2, 4] without memory");
+  refused(&Tensors::sink, empty, "tensor sink is fp32[1, 1, 2, 1] without memory");
+  refused(
+      &Tensors::dout, [](TensorView& view) { view = {}; }, "the problem wants fp32[1, 2, 2, 4]");
+  refused(
+      &Tensors::v, [](TensorView& view) { ++view.shape[1]; }, "tensor v is fp32[1, 4, 1, 4]");
+  refused(
+      &Tensors::k, [](TensorView& view) { view.dtype = DType::bf16; }, "tensor k is bf16[1, 3, 1, 4]");
 }
 
 TEST(Oracle, TwoKeysByHand) {

@@ -63,6 +63,16 @@ TEST(Selection, TakesTheShardOfAnotherProblem) {
   EXPECT_ERROR((void)make_plan(windowed, options, 0, 4), ErrorKind::bad_input, "made for 2000 queries");
 }
 
+TEST(Selection, RefusesNegativeNumbers) {
+  PlanOptions groups, chunks, threads;
+  groups.head_groups = -1;
+  chunks.chunk_size = -1;
+  threads.threads = -1;
+  expect_refused(groups, ErrorKind::bad_input, "head_groups=-1");
+  expect_refused(chunks, ErrorKind::bad_input, "chunk-size=-1");
+  expect_refused(threads, ErrorKind::bad_input, "threads=-1");
+}
+
 TEST(Selection, RefusesWithEveryReason) {
   PlanOptions options;
   options.device = "cpu";

@@ -117,6 +117,11 @@ TEST(ScatterGather, RefuseWrongViews) {
   EXPECT_ERROR(gather(map, 1, view(1, 3, 2, 2), view(1, 4, 1, 2)), ErrorKind::bad_input, "local tensor of rank 1");
   EXPECT_ERROR(gather(map, 1, view(1, 3, 1, 2, DType::bf16), view(1, 4, 1, 2)), ErrorKind::bad_input, "bf16");
   EXPECT_ERROR(gather(map, 2, view(1, 3, 1, 2), view(1, 4, 1, 2)), ErrorKind::bad_input, "rank 2 of a map of 2 ranks");
+  TensorView nowhere = view(1, 4, 1, 2);
+  nowhere.data = nullptr;
+  EXPECT_ERROR(scatter(map, 0, nowhere, view(1, 1, 1, 2)), ErrorKind::bad_input, "fp32[1, 4, 1, 2] has no memory");
+  const Problem problem = parse_problem("s_q=4 h_q=1 d=1");
+  EXPECT_ERROR((void)position_ids(problem, map, 2), ErrorKind::bad_input, "rank 2 of a map of 2 ranks");
 }
 
 }  // namespace

@@ -123,6 +123,8 @@ TEST(Callback, AHostProgramThatDoesNotEndIsLeftToItself) {
 TEST(Callback, MovesHostMemoryAlone) {
   ProcessOptions options{{0, 1, 0, "unix:/tmp/unused.sock", "test"}, 1s, cuda_device(0), {}};
   EXPECT_ERROR((void)make_callback_transport(options, nullptr), ErrorKind::unsupported, "use ipc or nccl there");
+  options.device = {};
+  EXPECT_ERROR((void)make_callback_transport(options, nullptr), ErrorKind::bad_input, "needs an exchange");
 }
 
 }  // namespace

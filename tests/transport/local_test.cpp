@@ -1,7 +1,10 @@
+#include "support/error_test.hpp"
 #include "transport/transport_suite.hpp"
 
 namespace rotunda::testing {
 namespace {
+
+using namespace std::chrono_literals;
 
 const TransportCase kLocal{"local", make_local_group};
 
@@ -13,6 +16,12 @@ INSTANTIATE_TEST_SUITE_P(Local, TransportFailureSuite,
 TEST(LocalGroup, NeedsARank) {
   EXPECT_THROW((void)make_local_group(0), Error);
   EXPECT_THROW((void)make_local_group(-1), Error);
+}
+
+TEST(LocalGroup, TakesTimeoutsThatEnd) {
+  for (const auto timeout : {0ms, -1ms, std::chrono::milliseconds::max()}) {
+    EXPECT_ERROR((void)make_local_group(1, {timeout, {}, {}}), ErrorKind::bad_input, "a group's timeout is");
+  }
 }
 
 TEST(LocalGroup, SaysWhoItIs) {

@@ -2,10 +2,12 @@
 #include "rotunda/oracle.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <limits>
 #include <span>
 
+#include "base/fail.hpp"
 #include "base/half.hpp"
 #include "base/thread_pool.hpp"
 #include "kernel/oracle/group.hpp"
@@ -44,6 +46,20 @@ class Progress {
   std::int64_t total_;
   std::atomic<std::int64_t> done_{0};
 };
+
+void check_inputs(const Problem& p, const Tensors& tensors) {
+  const auto check = [](const char* name, const TensorView& given, DType dtype, std::array<std::int64_t, 4> shape) {
+    const bool there = given.data != nullptr || given.empty();
+    if (given.shape == shape && given.dtype == dtype && there) return;
+    fail(ErrorKind::bad_input, "oracle: tensor {} is {}{}; the problem wants {}", name, describe(given),
+         there ? "" : " without memory", describe({nullptr, dtype, shape, {}}));
+  };
+  check("q", tensors.q, p.dtype, {p.batches(), p.s_q, p.h_q, p.d});
+  check("k", tensors.k, p.dtype, {p.batches(), p.s_k, p.h_kv, p.d});
+  check("v", tensors.v, p.dtype, {p.batches(), p.s_k, p.h_kv, p.d_v});
+  if (p.grad) check("dout", tensors.dout, p.dtype, {p.batches(), p.s_q, p.h_q, p.d_v});
+  if (p.sink == Sink::learnable) check("sink", tensors.sink, DType::fp32, {1, 1, p.h_q, 1});
+}
 
 Answers empty_answers(const Problem& p) {
   const auto count = [](std::int64_t batches, std::int64_t rows, int heads, int dim) {
@@ -116,6 +132,7 @@ ErrorFloors solve(const Problem& p, const Tensors& tensors, ThreadPool& pool, Pr
 
 OracleResult oracle(const Problem& problem, const Tensors& whole, int threads,
                     const std::function<void(double)>& report) {
+  check_inputs(problem, whole);
   ThreadPool pool(threads);
   const std::int64_t row_blocks = problem.h_q * blocks(problem.s_q);
   const std::int64_t key_blocks = problem.grad ? problem.h_kv * blocks(problem.s_k) : 0;

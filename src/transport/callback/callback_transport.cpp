@@ -188,6 +188,7 @@ std::unique_ptr<Transport> make_callback_transport(const ProcessOptions& options
     fail(ErrorKind::unsupported, "transport callback moves host memory, and rank {} is on {}: use ipc or nccl there",
          options.group.rank, to_string(options.device));
   }
+  if (exchange == nullptr) fail(ErrorKind::bad_input, "transport callback needs an exchange that carries its bytes");
   const auto& [rank, size, local_rank, address, launcher] = options.group;
   auto rendezvous = std::make_unique<Rendezvous>(RendezvousOptions{rank, size, address, options.timeout});
   return std::make_unique<callback::CallbackTransport>(options, std::move(rendezvous), std::move(exchange));

@@ -5,6 +5,7 @@
 
 #include "base/fail.hpp"
 #include "transport/disagreement.hpp"
+#include "transport/timeout.hpp"
 
 namespace rotunda::local {
 
@@ -293,6 +294,7 @@ namespace rotunda {
 
 std::vector<std::unique_ptr<Transport>> make_local_group(int ranks, const LocalOptions& options) {
   if (ranks < 1) fail(ErrorKind::bad_input, "a group has {} ranks: at least 1 is needed", ranks);
+  check_timeout(options.timeout);
   const auto shared = std::make_shared<local::Group>(ranks, options);
   std::vector<std::unique_ptr<Transport>> group;
   for (int rank = 0; rank < ranks; ++rank) {

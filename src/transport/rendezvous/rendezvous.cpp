@@ -15,6 +15,7 @@
 #include "base/fail.hpp"
 #include "transport/membership.hpp"
 #include "transport/rendezvous/sockets.hpp"
+#include "transport/timeout.hpp"
 
 namespace rotunda {
 
@@ -331,6 +332,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : impl_(std::make_uniqu
     fail(ErrorKind::bad_input, "rank {} of {} ranks; allowed: at least 1 rank, ranks counted from 0", options.rank,
          options.size);
   }
+  check_timeout(options.timeout);
   impl_->options = options;
   impl_->members = std::vector<Member>(static_cast<std::size_t>(options.size));
   if (options.size == 1) return;
