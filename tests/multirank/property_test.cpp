@@ -127,7 +127,7 @@ TEST(Extremes, ASinkMayBeMinusInfinity) {
   run_distributed(with, options, tensors.views());
   EXPECT_EQ(*tensors.views().dsink.at<float>(0, 0, 0), 0);
   for (const Grade& each : grade(without, oracle(without, plain.views(), 1), tensors.views())) {
-    if (each.tensor != "dsink") EXPECT_TRUE(each.passed()) << each.tensor << " misplaced " << each.misplaced;
+    EXPECT_TRUE(each.passed() || each.tensor == "dsink") << each.tensor << " misplaced " << each.misplaced;
   }
 }
 
