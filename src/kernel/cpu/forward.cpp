@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "kernel/cpu/micro_kernel-inl.h"
@@ -20,6 +21,7 @@ namespace rotunda::cpu::HWY_NAMESPACE {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kGreatest = 0x1p+126F;
+constexpr double kMostRest = 44;  // log(2^63), and what a float's exponent holds on either side
 
 /// Online softmax over the key tiles of one query tile. Scores are kept transposed, [key][lane]: a lane is a query
 /// row, so maxima and sums over keys need no horizontal step. State of a lane: maximum m of the raw scores, sum l, Oᵀ
@@ -113,9 +115,11 @@ class ForwardTile {
       if (s_.covered[row] == 0) continue;
       const double lse = load_lse(args_, at.batch, at.row, at.head);
       if (lse == kNone) continue;
-      // The score that stands for lse is rounded, and the weight makes up for it.
+      // The score that stands for lse is rounded, and the weight makes up for it: at most the number of keys, or a
+      // rounding. Where lse is so large that its last bit says more, nothing is known of the weight but that.
       const auto m = static_cast<float>(lse / scale_);
-      const auto weight = static_cast<float>(std::exp(lse - static_cast<double>(m) * scale_));
+      const double rest = std::clamp(lse - static_cast<double>(m) * scale_, -kMostRest, kMostRest);
+      const auto weight = static_cast<float>(std::exp(rest));
       s_.row_max[lane + r] = m;
       s_.row_sum[lane + r] = weight;
       float* const to = s_.rows + static_cast<std::int64_t>(r) * sizes_.ld_v;
