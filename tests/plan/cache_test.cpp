@@ -79,6 +79,7 @@ const std::vector<Variation>& variations() {
       {"shard_for", [](Problem&, PlanOptions& o, int&, int&) { o.shard_for = "s_q=24 h_q=1 d=1"; }},
       {"device", [](Problem&, PlanOptions& o, int&, int&) { o.device = "cpu"; }},
       {"threads", [](Problem&, PlanOptions& o, int&, int&) { o.threads = 3; }},
+      {"machine", [](Problem&, PlanOptions& o, int&, int&) { o.machine = Machine{.name = "another"}; }},
   };
   return all;
 }
