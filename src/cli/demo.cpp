@@ -21,7 +21,8 @@ namespace rotunda::cli {
 namespace {
 
 struct Pair {
-  ScheduleKind forward, backward;
+  ScheduleKind forward;
+  std::optional<ScheduleKind> backward;  ///< empty: the plan's choice
 };
 
 /// Every schedule, and two pairs whose backward differs.
@@ -34,13 +35,14 @@ const std::vector<Pair> kPairs = {
 /// The pairs that the flags leave open: all of them, or the schedule asked for, or every one with the backward asked
 /// for.
 std::vector<Pair> pairs_of(const PlanOptions& plan) {
-  if (!plan.schedule && !plan.backward_schedule) return kPairs;
+  if (!plan.schedule && !plan.backward_schedule && !plan.mixes) return kPairs;
   std::vector<Pair> pairs;
   for (const Pair& each : kPairs) {
     const bool same = each.forward == each.backward;
-    if (same && plan.schedule.value_or(each.forward) == each.forward) {
-      pairs.push_back({each.forward, plan.backward_schedule.value_or(each.forward)});
-    }
+    if (!same || plan.schedule.value_or(each.forward) != each.forward) continue;
+    Pair pair = each;
+    if (plan.backward_schedule || plan.mixes) pair.backward = plan.backward_schedule;
+    pairs.push_back(pair);
   }
   return pairs;
 }
@@ -93,7 +95,8 @@ class Tour {
     options.plan.schedule = pair.forward;
     options.plan.backward_schedule = pair.backward;
     // Of a tour through all schedules, --inner is for those that have one.
-    const bool has_inner = pair.forward == ScheduleKind::a2a_p2p || pair.backward == ScheduleKind::a2a_p2p;
+    const bool has_inner =
+        pair.forward == ScheduleKind::a2a_p2p || pair.backward.value_or(ScheduleKind::a2a_p2p) == ScheduleKind::a2a_p2p;
     if (!options_.plan.schedule && !has_inner) options.plan.inner = 0;
     options.trace = "on";  // events are kept; which ones are written is decided later
     const bool grad = inputs_.problem.grad;
@@ -150,7 +153,7 @@ void write_pictures(const Options& options, const Tour& tour) {
   const Outcome& first = tour.outcomes().front();
   std::vector<std::shared_ptr<const Plan>> plans;
   for (const RankReport& report : first.reports) plans.push_back(report.plan);
-  write_text(svg, draw_plan(plans, Machine{}));
+  write_text(svg, draw_plan(plans));
   write_trace(trace, first.reports);
   print(options, fmt::format("{} in one picture: {}\nits trace, for ui.perfetto.dev: {}\n",
                              to_string(plans.front()->forward_schedule.kind), svg, trace));
@@ -170,6 +173,10 @@ void append_records(const Options& options, const Tour& tour) {
 }  // namespace
 
 int demo(const Options& options) {
+  if (const std::string& name = options.plan.transport; name == "ipc" || name == "nccl") {
+    fail(ErrorKind::unsupported,
+         "--transport is {}, whose ranks are processes, and the tour's are threads; allowed here: auto, local", name);
+  }
   std::vector<std::unique_ptr<Tour>> tours;
   std::size_t runs = 0, failed = 0;
   double worst = 0;
