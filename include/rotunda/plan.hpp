@@ -98,7 +98,7 @@ struct Plan {
 [[nodiscard]] std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOptions& options,
                                                         Transport& transport);
 
-/// A schedule on a shard, counted over all ranks (of more than 64: over as many, evenly spaced).
+/// A schedule on a shard, counted over all ranks (of more than 64: over some that stand for all).
 struct Candidate {
   ScheduleOptions schedule;
   ShardKind shard = ShardKind::contiguous;

@@ -1,4 +1,5 @@
 // What a plan chooses, and what it says of the rest.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -131,6 +132,15 @@ TEST(Selection, MixingTakesTheFasterPair) {
   const auto mixed = std::count_if(plan->refusals.begin(), plan->refusals.end(),
                                    [](const Refusal& r) { return r.what.find("a2a / p2p on") == 0; });
   EXPECT_GT(mixed, 0) << "pairs that were weighed are listed";
+}
+
+TEST(Evaluate, SeesTheFewRanksThatHaveHeads) {
+  for (const int heads : {1, 4, 32, 100}) {
+    const Problem problem = parse_problem(fmt::format("s_q=2048 h_q={} d=8", heads));
+    const Shard shard = make_shard(problem, ShardKind::contiguous, 1024);
+    const ScheduleOptions a2a{ScheduleKind::a2a};
+    EXPECT_EQ(evaluate(problem, shard, a2a, a2a, Machine{}).forward_max.pairs, 2048.0 * 2048) << heads;
+  }
 }
 
 TEST(Info, ListsTheContractsVariables) {
