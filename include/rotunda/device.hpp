@@ -34,7 +34,7 @@ struct Stream {
 [[nodiscard]] int cuda_device_count();
 /// Why there is none; empty where there is one.
 [[nodiscard]] std::string why_no_cuda();
-/// "NVIDIA H200, compute capability 9.0, 132 multiprocessors, 139.8 GiB"
+/// "NVIDIA H200, compute capability 9.0, 132 multiprocessors, 139.8 GiB"; of a CPU the name of its model
 [[nodiscard]] std::string describe(const Device& device);
 
 /// Memory of a device, uninitialised, aligned to 64 bytes (host) or 256 (CUDA). Movable, frees itself; a CUDA device

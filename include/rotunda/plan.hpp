@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rotunda/device.hpp"
+#include "rotunda/machine.hpp"
 #include "rotunda/problem.hpp"
 #include "rotunda/schedule.hpp"
 #include "rotunda/shard.hpp"
@@ -34,6 +35,7 @@ struct PlanOptions {
   /// time, and other sizes give other bits. 0: the kernel's default. sm90's backward: P and dS, of at least one query
   /// tile.
   std::int64_t kernel_scratch = 0;
+  std::optional<Machine> machine{};  ///< times are predicted for it; empty: this one, calibrated or in round figures
 
   bool operator==(const PlanOptions&) const = default;
 };
@@ -43,17 +45,6 @@ struct Refusal {
   std::string what;  ///< such as "kernel cudnn" or "schedule a2a"
   std::string reason;
   bool unsupported = true;  ///< false: it could serve, but something else is predicted to be better
-};
-
-/// What a machine does in a second, for choosing and for `rotunda plan`.
-struct Machine {
-  std::string name = "cpu";
-  double flops_per_second = 5e10;  ///< a rank's attention rate
-  double bytes_per_second = 4e9;   ///< of a rank's link, each way
-  double seconds_per_message = 5e-6;
-  bool overlaps = false;  ///< exchanges run beside attention; on CPUs the same cores copy
-  double memory_bytes_per_second = 1e10;
-  double seconds_per_call = 0;  ///< a kernel's start and its end, when not all of the device has work
 };
 
 /// One rank's plan. Immutable, shareable between threads.
@@ -66,6 +57,7 @@ struct Plan {
   std::string kernel, transport;
   Device device;
   int threads = 1;
+  Machine machine;  ///< that the choice was made for
   Program forward;
   std::optional<Program> backward;  ///< where the problem has grad
   std::int64_t kernel_workspace_bytes = 0;
@@ -88,6 +80,10 @@ struct Plan {
 /// The shards that a plan may choose from. @throws Error bad_input (a chunk size for a shard that has none)
 [[nodiscard]] std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions& options, int ranks);
 
+/// The backward schedules that a plan with this forward one may choose from.
+[[nodiscard]] std::vector<ScheduleKind> backward_schedules_allowed(const PlanOptions& options, ScheduleKind forward,
+                                                                   int ranks);
+
 /// Plans one rank without a group: nothing is agreed. @throws Error bad_input, unsupported (with every reason)
 [[nodiscard]] std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions& options, int rank,
                                                     int ranks);
@@ -100,11 +96,12 @@ struct Plan {
 
 /// Plans on every rank of a group and makes sure that all agree before anything moves. Collective. Where ranks disagree
 /// every one of them throws Error bad_input that names a differing rank, the field and both values, and the group stays
-/// usable; where one cannot plan, all throw its reason. The device is the transport's.
+/// usable; where one cannot plan, all throw its reason. The device is the transport's. Where ranks find themselves on
+/// unlike machines, all plan for rank 0's.
 [[nodiscard]] std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOptions& options,
                                                         Transport& transport);
 
-/// A schedule on a shard, counted over all ranks (of more than 64: over as many, evenly spaced).
+/// A schedule on a shard, counted over all ranks (of more than 64: over some that stand for all).
 struct Candidate {
   ScheduleOptions schedule;
   ShardKind shard = ShardKind::contiguous;

@@ -1,7 +1,9 @@
 #include "rotunda/device.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <utility>
 
@@ -28,7 +30,12 @@ std::string why_no_cuda() {
 }
 
 std::string describe(const Device& device) {
-  return device.is_cuda() ? cuda::describe(device.index) : "cpu";
+  if (device.is_cuda()) return cuda::describe(device.index);
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+  }
+  return "unknown";
 }
 
 DeviceMemory::DeviceMemory(const Device& device, std::int64_t bytes) : device_(device), bytes_(bytes) {

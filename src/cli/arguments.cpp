@@ -104,12 +104,55 @@ const std::vector<CommandInfo>& commands() {
        "FLOPs, bytes, memory and time of schedules and rank counts, without tensors",
        true,
        {kProblem, {"--cluster", "NAME", cluster_help()}}},
-      {Command::info, "info", "Version, kernels, transports, devices, environment", false, {kQuiet}},
+      {Command::info,
+       "info",
+       "Version, kernels, transports, devices, calibration, environment",
+       false,
+       {kQuiet,
+        {"--calibrate", nullptr,
+         "Measure this machine first and keep the figures in ROTUNDA_CACHE, for auto and plan to go by (seconds)"}}},
   };
   return list;
 }
 
 using Values = std::map<std::string, std::string>;
+
+/// A common flag that a command can do nothing with.
+struct Idle {
+  Command command;
+  const char* flag;
+  const char* reason;
+  const char* unless = nullptr;  ///< it has a meaning beside this flag
+  const char* where = nullptr;   ///< it has none beside this one
+};
+
+constexpr Idle kIdle[] = {
+    {Command::demo, "--seed", "the inputs are those of files"},
+    {Command::run, "--seed", "the inputs are those of --in"},
+    {Command::verify, "--seed", "the inputs are those of --in", nullptr, "--in"},
+    {Command::bench, "--python", "it is for the peers that --baseline names", "--baseline"},
+    {Command::explain, "--seed", "there are no inputs"},
+    {Command::explain, "--timeout", "nothing runs, so nothing waits"},
+    {Command::plan, "--seed", "there are no inputs"},
+    {Command::plan, "--timeout", "nothing runs, so nothing waits"},
+};
+
+/// Says which flags change nothing. @throws Error unsupported for one that promises a file
+std::vector<std::string> idle_flags(Command command, const Values& values) {
+  if (command == Command::plan && values.contains("--trace")) {
+    fail(ErrorKind::unsupported,
+         "--trace: plan compares schedules and follows none; the time line predicted for one is drawn by rotunda "
+         "explain --trace");
+  }
+  std::vector<std::string> warnings;
+  for (const Idle& idle : kIdle) {
+    if (idle.command != command || !values.contains(idle.flag)) continue;
+    if (idle.unless != nullptr && values.contains(idle.unless)) continue;
+    if (idle.where != nullptr && !values.contains(idle.where)) continue;
+    warnings.push_back(fmt::format("{} changes nothing here: {}", idle.flag, idle.reason));
+  }
+  return warnings;
+}
 
 std::vector<Flag> flags_of(const CommandInfo& info) {
   std::vector<Flag> flags = info.flags;
@@ -258,6 +301,8 @@ Options to_options(Command command, const Values& values) {
   options.quiet = values.contains("--quiet");
   options.all_ranks = values.contains("--all");
   options.graph = values.contains("--graph");
+  options.calibrate = values.contains("--calibrate");
+  options.warnings = idle_flags(command, values);
   if (values.contains("--baseline")) options.baselines = split(values.at("--baseline"));
   const char* from_environment = std::getenv("ROTUNDA_TIMEOUT");
   if (values.contains("--timeout")) {

@@ -5,8 +5,8 @@
 
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 
+#include "rotunda/device.hpp"
 #include "rotunda/info.hpp"
 
 namespace rotunda::cli {
@@ -17,7 +17,7 @@ std::string version_text() {
 }
 
 std::map<std::string, std::string> versions() {
-  std::map<std::string, std::string> found{{"rotunda", version()}, {"cpu", cpu_name()}};
+  std::map<std::string, std::string> found{{"rotunda", version()}, {"cpu", describe(Device{})}};
 #if defined(__clang__)
   found["compiler"] = "clang " __clang_version__;
 #else
@@ -31,14 +31,6 @@ std::map<std::string, std::string> versions() {
 std::string build_options() {
   const std::string sanitizers = ROTUNDA_SANITIZERS;
   return fmt::format("{}{}", ROTUNDA_BUILD_TYPE, sanitizers.empty() ? "" : ", -fsanitize=" + sanitizers);
-}
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
-  }
-  return "unknown";
 }
 
 std::string today() {

@@ -12,8 +12,6 @@ namespace rotunda::cli {
 [[nodiscard]] std::map<std::string, std::string> versions();
 /// "Release, -fsanitize=…" as configured.
 [[nodiscard]] std::string build_options();
-/// Model name of the CPU, or "unknown".
-[[nodiscard]] std::string cpu_name();
 /// Today as 2026-11-30 (UTC).
 [[nodiscard]] std::string today();
 /// The first existing one of SOURCE/relative and PREFIX/share/rotunda/relative, where PREFIX is found from the running

@@ -21,7 +21,8 @@ namespace rotunda::cli {
 namespace {
 
 struct Pair {
-  ScheduleKind forward, backward;
+  ScheduleKind forward;
+  std::optional<ScheduleKind> backward;  ///< empty: the plan's choice
 };
 
 /// The pairs that the flags leave open: every schedule, or the one asked for, with the backward asked for or its own;
@@ -29,9 +30,10 @@ struct Pair {
 std::vector<Pair> pairs_of(const PlanOptions& plan) {
   std::vector<Pair> pairs;
   for (const ScheduleKind kind : kScheduleKinds) {
-    if (plan.schedule.value_or(kind) == kind) pairs.push_back({kind, plan.backward_schedule.value_or(kind)});
+    if (plan.schedule.value_or(kind) != kind) continue;
+    pairs.push_back({kind, plan.mixes ? plan.backward_schedule : plan.backward_schedule.value_or(kind)});
   }
-  if (!plan.schedule && !plan.backward_schedule) {
+  if (!plan.schedule && !plan.backward_schedule && !plan.mixes) {
     pairs.push_back({ScheduleKind::all_gather, ScheduleKind::p2p});
     pairs.push_back({ScheduleKind::p2p, ScheduleKind::a2a});
   }
@@ -86,7 +88,8 @@ class Tour {
     options.plan.schedule = pair.forward;
     options.plan.backward_schedule = pair.backward;
     // Of a tour through all schedules, --inner is for those that have one.
-    const bool has_inner = pair.forward == ScheduleKind::a2a_p2p || pair.backward == ScheduleKind::a2a_p2p;
+    const bool has_inner =
+        pair.forward == ScheduleKind::a2a_p2p || pair.backward.value_or(ScheduleKind::a2a_p2p) == ScheduleKind::a2a_p2p;
     if (!options_.plan.schedule && !has_inner) options.plan.inner = 0;
     options.trace = "on";  // events are kept; which ones are written is decided later
     const bool grad = inputs_.problem.grad;
@@ -143,7 +146,7 @@ void write_pictures(const Options& options, const Tour& tour) {
   const Outcome& first = tour.outcomes().front();
   std::vector<std::shared_ptr<const Plan>> plans;
   for (const RankReport& report : first.reports) plans.push_back(report.plan);
-  write_text(svg, draw_plan(plans, Machine{}));
+  write_text(svg, draw_plan(plans));
   write_trace(trace, first.reports);
   print(options, fmt::format("{} in one picture: {}\nits trace, for ui.perfetto.dev: {}\n",
                              to_string(plans.front()->forward_schedule.kind), svg, trace));
@@ -162,6 +165,10 @@ void append_records(const Options& options, const Tour& tour) {
 }  // namespace
 
 int demo(const Options& options) {
+  if (const std::string& name = options.plan.transport; name == "ipc" || name == "nccl") {
+    fail(ErrorKind::unsupported,
+         "--transport is {}, whose ranks are processes, and the tour's are threads; allowed here: auto, local", name);
+  }
   std::vector<std::unique_ptr<Tour>> tours;
   std::size_t runs = 0, failed = 0;
   double worst = 0;

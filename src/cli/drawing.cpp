@@ -37,7 +37,7 @@ std::string shortened(const std::string& text, std::size_t most) {
 
 class Drawing {
  public:
-  Drawing(const Plans& plans, const Machine& machine) : plans_(plans), plan_(*plans.front()), machine_(machine) {}
+  explicit Drawing(const Plans& plans) : plans_(plans), plan_(*plans.front()) {}
 
   std::string draw() {
     heading();
@@ -49,8 +49,8 @@ class Drawing {
         kMargin, y_,
         fmt::format(
             "Times are predicted for machine {}: {}FLOP/s of attention and {}B/s of link a rank, {} µs a message.",
-            machine_.name, flops_text(machine_.flops_per_second), flops_text(machine_.bytes_per_second),
-            figure(1e6 * machine_.seconds_per_message)),
+            plan_.machine.name, flops_text(plan_.machine.flops_per_second), flops_text(plan_.machine.bytes_per_second),
+            figure(1e6 * plan_.machine.seconds_per_message)),
         11, "#666");
     return svg_.document();
   }
@@ -114,9 +114,7 @@ class Drawing {
   }
 
   void direction(bool backward) {
-    std::vector<Program> programs;
-    for (const auto& plan : plans_) programs.push_back(backward ? *plan->backward : plan->forward);
-    const Simulation simulation = simulate(plan_.problem, plan_.shard, programs, machine_, kPanelCells);
+    const Simulation simulation = simulate(plans_, backward, plan_.machine, kPanelCells);
     const char* name = backward ? "Backward" : "Forward";
     const ScheduleOptions& schedule = backward ? plan_.backward_schedule : plan_.forward_schedule;
     y_ += 36;
@@ -219,15 +217,14 @@ class Drawing {
 
   const Plans& plans_;
   const Plan& plan_;
-  const Machine& machine_;
   Svg svg_{kWidth};
   double y_ = 0;
 };
 
 }  // namespace
 
-std::string draw_plan(const Plans& plans, const Machine& machine) {
-  return Drawing(plans, machine).draw();
+std::string draw_plan(const Plans& plans) {
+  return Drawing(plans).draw();
 }
 
 }  // namespace rotunda::cli

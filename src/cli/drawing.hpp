@@ -9,7 +9,8 @@
 
 namespace rotunda::cli {
 
-/// Draws the plans of all ranks of a group, by rank, with `machine`'s predicted times. At most 16 ranks are drawn.
-[[nodiscard]] std::string draw_plan(const std::vector<std::shared_ptr<const Plan>>& plans, const Machine& machine);
+/// Draws the plans of all ranks of a group, by rank, with the times predicted for their machine. At most 16 ranks are
+/// drawn.
+[[nodiscard]] std::string draw_plan(const std::vector<std::shared_ptr<const Plan>>& plans);
 
 }  // namespace rotunda::cli

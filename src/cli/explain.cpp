@@ -1,8 +1,8 @@
-#include <algorithm>
-#include <cmath>
+#include <sstream>
 
 #include "base/fail.hpp"
 #include "cli/atomic_file.hpp"
+#include "cli/build_info.hpp"
 #include "cli/cluster.hpp"
 #include "cli/commands.hpp"
 #include "cli/drawing.hpp"
@@ -20,7 +20,7 @@ namespace {
 using Plans = std::vector<std::shared_ptr<const Plan>>;
 
 /// Programs are shown in full up to this many ranks; beyond it rank 0's, unless all are asked for.
-constexpr int kShownInFull = 4;
+constexpr std::size_t kShownInFull = 4;
 
 std::string problem_text(const Problem& problem) {
   const auto slices = mask_slices(problem);
@@ -32,6 +32,9 @@ std::string problem_text(const Problem& problem) {
 std::string choices_text(const Plan& plan) {
   std::string text =
       fmt::format("plan     {}, {} threads a rank, hash {:016x}\n", plan.summary(), plan.threads, plan.hash);
+  text += fmt::format("machine  {}: {}FLOP/s of attention and {}B/s of link a rank, {} µs a message\n",
+                      plan.machine.name, flops_text(plan.machine.flops_per_second),
+                      flops_text(plan.machine.bytes_per_second), figure(1e6 * plan.machine.seconds_per_message));
   if (plan.partials > 0) {
     text += fmt::format("         kernel {} leaves 16-bit results: sums of rank {} are made of at most {}\n",
                         plan.kernel, plan.rank, plan.partials);
@@ -72,64 +75,121 @@ std::string program_text(const Plan& plan) {
   return text;
 }
 
-/// Adds the steps of one direction to the ranks' events, at the times predicted. Returns when they end.
-double predict(const Plans& plans, bool backward, double start, const Machine& machine,
-               std::vector<RankReport>& reports) {
-  std::vector<Program> programs;
-  for (const auto& plan : plans) programs.push_back(backward ? *plan->backward : plan->forward);
-  const Simulation simulation = simulate(plans.front()->problem, plans.front()->shard, programs, machine, 1);
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    for (const Interval& each : simulation.ranks[rank].intervals) {
-      reports[rank].events.push_back({each.compute ? TraceEvent::Lane::compute : TraceEvent::Lane::communication,
-                                      each.label, start + each.begin, start + each.end});
-    }
+/// The plans whose programs are shown.
+Plans shown(const Options& options, const Plans& plans) {
+  if (options.all_ranks || plans.size() <= kShownInFull) return plans;
+  return {plans.front()};
+}
+
+nlohmann::ordered_json schedule_json(const ScheduleOptions& schedule) {
+  return {{"kind", to_string(schedule.kind)}, {"inner", schedule.inner}, {"head_groups", schedule.head_groups}};
+}
+
+/// Runs of tokens in the order of a rank's rows, as [first token, tokens] each, by rank.
+nlohmann::ordered_json map_json(const TokenMap& map) {
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  for (int rank = 0; rank < map.ranks(); ++rank) {
+    nlohmann::ordered_json runs = nlohmann::ordered_json::array();
+    for (const Run& run : map.runs(rank)) runs.push_back({run.token, run.len});
+    ranks.push_back(runs);
   }
-  return start + simulation.seconds;
+  return {{"stride", map.stride()}, {"ranks", ranks}};
 }
 
-/// What a run would report, as far as it is planned.
-std::vector<RankReport> planned_reports(const Plans& plans) {
-  std::vector<RankReport> reports;
-  for (const auto& plan : plans) reports.push_back({plan, {.workspace_bytes = plan->peak_bytes()}, {}, {}});
-  return reports;
+/// A step a line.
+std::vector<std::string> lines_of(const Program& program) {
+  std::istringstream text(to_text(program));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
 }
 
-void write_predicted_trace(const std::string& path, const Plans& plans, const Machine& machine) {
-  std::vector<RankReport> reports = planned_reports(plans);
-  const double end = predict(plans, false, 0, machine, reports);
-  if (plans.front()->backward) predict(plans, true, end, machine, reports);
-  write_trace(path, reports);
+nlohmann::ordered_json explanation_json(const Options& options, const Plans& plans) {
+  const Plan& first = *plans.front();
+  const Machine& machine = first.machine;
+  nlohmann::ordered_json refusals = nlohmann::ordered_json::array(), costs = refusals, programs = refusals;
+  for (const Refusal& each : first.refusals) {
+    refusals.push_back({{"what", each.what}, {"because", each.reason}, {"unsupported", each.unsupported}});
+  }
+  const auto add = [](nlohmann::ordered_json& to, const Plan& plan, auto&& describe) {
+    to.push_back({{"rank", plan.rank}, {"forward", describe(plan.forward)}, {"backward", nullptr}});
+    if (plan.backward) to.back()["backward"] = describe(*plan.backward);
+  };
+  for (const auto& plan : plans) {
+    add(costs, *plan, [&](const Program& program) { return to_json(cost(plan->problem, program)); });
+  }
+  for (const auto& plan : shown(options, plans)) add(programs, *plan, lines_of);
+  return {{"problem", to_text(first.problem)},
+          {"ranks", first.ranks},
+          {"schedule", schedule_json(first.forward_schedule)},
+          {"backward_schedule", schedule_json(first.backward_schedule)},
+          {"shard", to_string(first.shard.kind)},
+          {"kernel", first.kernel},
+          {"transport", first.transport},
+          {"device", to_string(first.device)},
+          {"threads", first.threads},
+          {"hash", fmt::format("{:016x}", first.hash)},
+          {"machine",
+           {{"name", machine.name},
+            {"flops_per_second", machine.flops_per_second},
+            {"bytes_per_second", machine.bytes_per_second},
+            {"seconds_per_message", machine.seconds_per_message},
+            {"overlaps", machine.overlaps},
+            {"memory_bytes_per_second", machine.memory_bytes_per_second}}},
+          {"not_chosen", refusals},
+          {"query_tokens", map_json(first.shard.q)},
+          {"key_tokens", map_json(first.shard.k)},
+          {"costs", costs},
+          {"steps", programs},
+          {"versions", versions()},
+          {"date", today()},
+          {"command", options.command_line}};
 }
 
-void append_plan(const Options& options, const Plans& plans) {
-  Record record = record_of("explain", to_text(plans.front()->problem), options, planned_reports(plans));
-  record.exposed_ms = NAN;  // nothing was run
-  append_json(options.json, {to_json(record)});
+/// What the ranks are predicted to do when, forward and then backward. Events by rank.
+std::vector<std::vector<TraceEvent>> time_line(const Plans& plans) {
+  std::vector<std::vector<TraceEvent>> events(plans.size());
+  double begin = 0;
+  for (const bool backward : {false, true}) {
+    if (backward && !plans.front()->backward) break;
+    const Simulation simulation = simulate(plans, backward, plans.front()->machine, 1);
+    for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+      for (const Interval& each : simulation.ranks[rank].intervals) {
+        const auto lane = each.compute ? TraceEvent::Lane::compute : TraceEvent::Lane::communication;
+        events[rank].push_back({lane, each.label, begin + each.begin, begin + each.end});
+      }
+    }
+    begin += simulation.seconds;
+  }
+  return events;
 }
 
 }  // namespace
 
 int explain(const Options& options) {
   const Problem problem = required_problem(options);
-  const SessionSetup setup = session_setup(options, problem);
+  SessionSetup setup = session_setup(options, problem);
+  if (!options.cluster.empty()) setup.options.machine = find_cluster(options.cluster);
   Plans plans;
   for (int rank = 0; rank < setup.ranks; ++rank) plans.push_back(make_plan(problem, setup.options, rank, setup.ranks));
   const Plan& first = *plans.front();
   std::string text = problem_text(problem) + choices_text(first) + "\nwho holds which tokens\n" +
                      shard_picture(problem, first.shard) + "\n" + mask_picture(problem, first.shard) +
                      "\nwhat each rank does (pairs are summed over its heads)\n" + costs_text(plans);
-  const bool all = options.all_ranks || setup.ranks <= kShownInFull;
-  for (const auto& plan : plans) {
-    if (all || plan->rank == 0) text += program_text(*plan);
+  const Plans some = shown(options, plans);
+  for (const auto& plan : some) text += program_text(*plan);
+  if (some.size() < plans.size()) {
+    text += fmt::format("\nranks 1 to {} do alike; --all shows them too\n", setup.ranks - 1);
   }
-  if (!all) text += fmt::format("\nranks 1 to {} do alike; --all shows them too\n", setup.ranks - 1);
-  const Machine machine = options.cluster.empty() ? Machine{} : find_cluster(options.cluster);
-  if (!options.trace.empty()) write_predicted_trace(options.trace, plans, machine);
-  if (!options.json.empty()) append_plan(options, plans);
   if (!options.svg.empty()) {
-    write_text(options.svg, draw_plan(plans, machine));
+    write_text(options.svg, draw_plan(plans));
     text += fmt::format("\npicture written to {}\n", options.svg);
   }
+  if (!options.trace.empty()) {
+    write_text(options.trace, trace_text(time_line(plans)));
+    text += fmt::format("\npredicted time line written to {}, for ui.perfetto.dev\n", options.trace);
+  }
+  if (!options.json.empty()) append_json(options.json, {explanation_json(options, plans)});
   print(options, text);
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/build_info.hpp"
+#include "cli/calibrate.hpp"
 #include "cli/commands.hpp"
 #include "cli/setup.hpp"
 #include "cli/table.hpp"
@@ -29,19 +30,35 @@ std::string environment_text() {
 }
 
 std::string devices_text() {
-  std::string text = fmt::format("  cpu     {}, {} cores\n", cpu_name(), cores());
+  std::string text = fmt::format("  cpu     {}, {} cores\n", describe(Device{}), cores());
   for (int i = 0; i < cuda_device_count(); ++i) text += fmt::format("  cuda:{}  {}\n", i, describe(cuda_device(i)));
   if (cuda_device_count() == 0) text += fmt::format("  cuda    none: {}\n", why_no_cuda());
   return text;
 }
 
+/// What plans are timed by.
+std::string calibrations_text() {
+  const std::string cpu = calibration_text(Device{});
+  std::string text;
+  if (!cpu.empty()) text += "  cpu\n" + cpu;
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    const std::string cuda = calibration_text(cuda_device(i));
+    if (!cuda.empty()) text += fmt::format("  cuda:{}\n{}", i, cuda);
+  }
+  if (!text.empty()) return fmt::format("calibration of {}\n{}", calibration_file(), text);
+  return "calibration\n  none: plans are made by round figures; rotunda info --calibrate measures this machine, and "
+         "keeps\n"
+         "  the figures in the folder ROTUNDA_CACHE\n";
+}
+
 }  // namespace
 
 int info(const Options& options) {
+  if (options.calibrate) calibrate(options);
   const auto found = versions();
-  print(options, fmt::format("{}, built with {} ({})\n\n{}\n{}\ndevices\n{}\n{}", version_text(), found.at("compiler"),
-                             build_options(), components_text("kernel"), components_text("transport"), devices_text(),
-                             environment_text()));
+  print(options, fmt::format("{}, built with {} ({})\n\n{}\n{}\ndevices\n{}\n{}\n{}", version_text(),
+                             found.at("compiler"), build_options(), components_text("kernel"),
+                             components_text("transport"), devices_text(), calibrations_text(), environment_text()));
   return 0;
 }
 

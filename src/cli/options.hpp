@@ -28,10 +28,12 @@ struct Options {
   bool quiet = false;
   bool all_ranks = false;  ///< explain: every rank's program
   bool graph = false;      ///< bench: replays of CUDA graphs
+  bool calibrate = false;  ///< info: measure the machine first
   int repeat = 20;
   std::vector<std::string> baselines;
   std::string python, cluster;
-  std::string command_line;  ///< for records
+  std::string command_line;           ///< for records
+  std::vector<std::string> warnings;  ///< flags that were given and change nothing
   /// This process is one rank of a job on a transport between processes, which has as many ranks as the job.
   std::optional<ProcessGroup> process;
 

@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "base/fail.hpp"
+#include "base/log.hpp"
 #include "cli/cluster.hpp"
 #include "cli/commands.hpp"
 #include "cli/record.hpp"
@@ -15,34 +18,56 @@ struct Row {
   int ranks = 1;
   ScheduleOptions backward;
   Candidate candidate;
+  std::optional<Machine> machine;  ///< that the time is predicted for, where there is one
 };
 
-/// The schedule on the shard that the machine is predicted to be fastest on.
-Row best_shard(const Problem& problem, const Options& options, ScheduleKind kind, int ranks, const Machine& machine) {
+/// The forward schedule on the shard, with the backward one of those left open, that is predicted to be fastest.
+Row best_row(const Problem& problem, const Options& options, ScheduleKind kind, int ranks, const Machine& machine) {
   const auto schedule = [&](ScheduleKind each) {
     return ScheduleOptions{each, each == ScheduleKind::a2a_p2p ? options.plan.inner : 0, options.plan.head_groups};
   };
-  Row row{ranks, schedule(options.plan.backward_schedule.value_or(kind)), {}};
-  bool found = false;
+  std::optional<Row> best;
   for (const ShardKind shard_kind : shards_allowed(problem, options.plan, ranks)) {
     const std::int64_t chunk = shard_kind == ShardKind::balanced ? options.plan.chunk_size : 0;
     const Shard shard = make_shard(problem, shard_kind, ranks, chunk);
-    const Candidate candidate = evaluate(problem, shard, schedule(kind), row.backward, machine);
-    if (!found || candidate.seconds < row.candidate.seconds) row.candidate = candidate;
-    found = true;
+    for (const ScheduleKind backward : backward_schedules_allowed(options.plan, kind, ranks)) {
+      const Candidate candidate = evaluate(problem, shard, schedule(kind), schedule(backward), machine);
+      if (!best || candidate.seconds < best->candidate.seconds) best = Row{ranks, schedule(backward), candidate, {}};
+    }
   }
-  return row;
+  return *best;
 }
 
-std::vector<Row> all_rows(const Problem& problem, const Options& options, const Machine& machine) {
+/// Flags that no figure depends on are checked as any other command would, on the simplest schedule.
+std::shared_ptr<const Plan> simplest_plan(const Problem& problem, const Options& options, int ranks) {
+  PlanOptions flags = options.plan;
+  if (flags.threads == 0) flags.threads = std::max(1, cores() / ranks);
+  if (!flags.schedule && flags.inner == 0) flags.schedule = ScheduleKind::p2p;
+  if (!flags.shard && flags.chunk_size == 0) flags.shard = ShardKind::contiguous;
+  return make_plan(problem, flags, 0, ranks);
+}
+
+/// The machine to predict times for, or nothing where this one is not known.
+std::optional<Machine> machine_for(const Problem& problem, const Options& options, int ranks) {
+  if (!options.cluster.empty()) return find_cluster(options.cluster);
+  Problem normal = problem;
+  normalize(normal);
+  const bool cuda = device_kind(normal, options.plan) == Device::Kind::cuda;
+  if (find_calibration(cuda ? cuda_device(0) : Device{}) == nullptr) return std::nullopt;
+  return simplest_plan(problem, options, ranks)->machine;
+}
+
+std::vector<Row> all_rows(const Problem& problem, const Options& options) {
   std::vector<int> counts{1, 2, 4, 8};
   if (options.ranks) counts = {*options.ranks};
   std::vector<Row> rows;
   for (const int ranks : counts) {
+    const std::optional<Machine> machine = machine_for(problem, options, ranks);
     for (const ScheduleKind kind : kScheduleKinds) {
       if (options.plan.schedule && *options.plan.schedule != kind) continue;
       if (!options.plan.schedule && ranks == 1 && kind != ScheduleKind::p2p) continue;  // all the same
-      rows.push_back(best_shard(problem, options, kind, ranks, machine));
+      rows.push_back(best_row(problem, options, kind, ranks, machine.value_or(Machine{})));
+      rows.back().machine = machine;
     }
   }
   return rows;
@@ -52,7 +77,8 @@ double balance(const Candidate& candidate) {
   return candidate.forward_max.flops == 0 ? 1 : candidate.forward_flops_mean / candidate.forward_max.flops;
 }
 
-std::string rows_text(const Problem& problem, const std::vector<Row>& rows, bool times) {
+std::string rows_text(const Problem& problem, const std::vector<Row>& rows) {
+  const bool times = rows.front().machine.has_value();
   std::vector<std::string> header{"ranks",    "schedule", "shard",    "FLOP",     "balance",
                                   "received", "exposed",  "messages", "workspace"};
   if (problem.grad) header.insert(header.begin() + 2, "backward");
@@ -76,44 +102,23 @@ std::string rows_text(const Problem& problem, const std::vector<Row>& rows, bool
   return table.text();
 }
 
-nlohmann::ordered_json cost_json(const Cost& cost) {
-  return {{"flops", cost.flops},
-          {"pairs", cost.pairs},
-          {"bytes_sent", cost.bytes_sent},
-          {"bytes_received", cost.bytes_received},
-          {"exposed_bytes", cost.exposed_bytes},
-          {"messages", cost.messages},
-          {"workspace_bytes", cost.workspace_bytes}};
-}
-
-nlohmann::ordered_json row_json(const std::string& text, const Row& row, const std::string& cluster, bool grad) {
-  nlohmann::ordered_json json{{"problem", text},
+nlohmann::ordered_json row_json(const Problem& problem, const Row& row) {
+  nlohmann::ordered_json json{{"problem", to_text(problem)},
                               {"ranks", row.ranks},
                               {"schedule", to_string(row.candidate.schedule.kind)},
                               {"backward_schedule", to_string(row.backward.kind)},
                               {"shard", to_string(row.candidate.shard)},
                               {"balance", balance(row.candidate)},
-                              {"forward", cost_json(row.candidate.forward_max)},
+                              {"forward", to_json(row.candidate.forward_max)},
                               {"backward", nullptr},
                               {"cluster", nullptr},
                               {"ms", nullptr}};
-  if (grad) json["backward"] = cost_json(row.candidate.backward_max);
-  if (!cluster.empty()) {
-    json["cluster"] = cluster;
+  if (problem.grad) json["backward"] = to_json(row.candidate.backward_max);
+  if (row.machine) {
+    json["cluster"] = row.machine->name;
     json["ms"] = 1e3 * row.candidate.seconds;
   }
   return json;
-}
-
-/// Flags that no figure below depends on are checked as any other command would, on the simplest schedule.
-void refuse_what_cannot_run(const Problem& problem, const Options& options) {
-  PlanOptions flags = options.plan;
-  const bool nothing_asked =
-      flags.kernel.empty() && flags.transport.empty() && flags.device.empty() && flags.inner == 0;
-  if (nothing_asked) return;
-  if (!flags.schedule && flags.inner == 0) flags.schedule = ScheduleKind::p2p;
-  if (!flags.shard && flags.chunk_size == 0) flags.shard = ShardKind::contiguous;
-  (void)make_plan(problem, flags, 0, options.ranks_or_default());
 }
 
 }  // namespace
@@ -124,19 +129,21 @@ int plan(const Options& options) {
          options.trace);
   }
   const Problem problem = required_problem(options);
-  refuse_what_cannot_run(problem, options);
-  const bool times = !options.cluster.empty();
-  const Machine machine = times ? find_cluster(options.cluster) : Machine{};
-  const auto rows = all_rows(problem, options, machine);
+  const PlanOptions& flags = options.plan;
+  const bool any_asked = !flags.kernel.empty() || !flags.transport.empty() || !flags.device.empty() || flags.inner != 0;
+  if (any_asked) (void)simplest_plan(problem, options, options.ranks_or_default());
+  const auto rows = all_rows(problem, options);
   std::string text =
       fmt::format("{}\nof the costliest rank, {}; tensors themselves not counted\n\n{}", to_text(problem),
-                  problem.grad ? "forward and backward together" : "forward", rows_text(problem, rows, times));
-  if (times) text += fmt::format("\nms are predicted for machine {}\n", machine.name);
+                  problem.grad ? "forward and backward together" : "forward", rows_text(problem, rows));
+  if (rows.front().machine) text += fmt::format("\nms are predicted for machine {}\n", rows.front().machine->name);
+  if (flags.threads != 0 && (!options.cluster.empty() || !rows.front().machine)) {
+    log(LogLevel::warn, "warning: --threads changes nothing here: it is for times on this machine, once calibrated");
+  }
   print(options, text);
   if (!options.json.empty()) {
     std::vector<nlohmann::ordered_json> json;
-    for (const Row& row : rows)
-      json.push_back(row_json(to_text(problem), row, times ? machine.name : "", problem.grad));
+    for (const Row& row : rows) json.push_back(row_json(problem, row));
     append_json(options.json, json);
   }
   return 0;

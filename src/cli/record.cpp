@@ -95,6 +95,16 @@ ordered_json to_json(const Record& record) {
   return json;
 }
 
+ordered_json to_json(const Cost& cost) {
+  return {{"flops", cost.flops},
+          {"pairs", cost.pairs},
+          {"bytes_sent", cost.bytes_sent},
+          {"bytes_received", cost.bytes_received},
+          {"exposed_bytes", cost.exposed_bytes},
+          {"messages", cost.messages},
+          {"workspace_bytes", cost.workspace_bytes}};
+}
+
 ordered_json json_array(const std::string& path) {
   ordered_json array = ordered_json::array();
   std::error_code ignored;

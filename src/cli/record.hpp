@@ -49,6 +49,8 @@ struct Record {
 /// The fields in the contract's order; figures that were not measured are null.
 [[nodiscard]] nlohmann::ordered_json to_json(const Record& record);
 
+[[nodiscard]] nlohmann::ordered_json to_json(const Cost& cost);
+
 /// The array in `path`; empty where there is no file. @throws Error bad_input where it holds something else
 [[nodiscard]] nlohmann::ordered_json json_array(const std::string& path);
 

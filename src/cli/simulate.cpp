@@ -255,6 +255,13 @@ Simulation simulate(const Problem& problem, const Shard& shard, const std::vecto
   return result;
 }
 
+Simulation simulate(const std::vector<std::shared_ptr<const Plan>>& plans, bool backward, const Machine& machine,
+                    int cells) {
+  std::vector<Program> programs;
+  for (const auto& plan : plans) programs.push_back(backward ? *plan->backward : plan->forward);
+  return simulate(plans.front()->problem, plans.front()->shard, programs, machine, cells);
+}
+
 std::vector<int> mask_cells(const Problem& problem, const Simulation& axes) {
   std::vector<int> cells(static_cast<std::size_t>(axes.rows) * static_cast<std::size_t>(axes.columns), 0);
   const auto keys = whole_axis(problem.s_k, axes.columns);

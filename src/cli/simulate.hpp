@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ struct Simulation {
 /// Runs the programs of all ranks of one direction, by rank. At most `cells` cells an axis. @throws Error internal
 /// where the programs wait for each other, unsupported where there are too many tokens to follow each
 [[nodiscard]] Simulation simulate(const Problem& problem, const Shard& shard, const std::vector<Program>& programs,
+                                  const Machine& machine, int cells);
+
+/// The same of all ranks' plans, by rank.
+[[nodiscard]] Simulation simulate(const std::vector<std::shared_ptr<const Plan>>& plans, bool backward,
                                   const Machine& machine, int cells);
 
 /// Cells of the mask itself: 1 where the cell has a visible pair. The same axes as the simulation's.

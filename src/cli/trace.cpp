@@ -20,11 +20,11 @@ void name_lanes(ordered_json& events, int rank) {
 
 }  // namespace
 
-std::string trace_text(const std::vector<RankReport>& reports) {
+std::string trace_text(const std::vector<std::vector<TraceEvent>>& ranks) {
   ordered_json events = ordered_json::array();
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     name_lanes(events, static_cast<int>(rank));
-    for (const TraceEvent& event : reports[rank].events) {
+    for (const TraceEvent& event : ranks[rank]) {
       const bool compute = event.lane == TraceEvent::Lane::compute;
       events.push_back({{"name", event.name},
                         {"cat", compute ? "compute" : "communication"},
@@ -39,7 +39,9 @@ std::string trace_text(const std::vector<RankReport>& reports) {
 }
 
 void write_trace(const std::string& path, const std::vector<RankReport>& reports) {
-  write_text(path, trace_text(reports));
+  std::vector<std::vector<TraceEvent>> events;
+  for (const RankReport& report : reports) events.push_back(report.events);
+  write_text(path, trace_text(events));
 }
 
 }  // namespace rotunda::cli

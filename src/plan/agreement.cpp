@@ -13,6 +13,10 @@
 #include "transport/registry.hpp"
 
 namespace rotunda {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Machine, name, flops_per_second, bytes_per_second, seconds_per_message, overlaps,
+                                   memory_bytes_per_second)
+
 namespace {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
@@ -36,6 +40,7 @@ Fields fields(const Problem& problem, const PlanOptions& options) {
       {"kernel_scratch", number(options.kernel_scratch)},
       {"transport", or_auto(options.transport)},
       {"device", or_auto(options.device)},
+      {"machine", options.machine ? to_text(*options.machine) : "auto"},
   };
   result.insert(result.end(), asked.begin(), asked.end());
   return result;
@@ -44,6 +49,7 @@ Fields fields(const Problem& problem, const PlanOptions& options) {
 /// What a rank tells the others.
 struct Statement {
   Fields fields;
+  Machine machine;  ///< that it planned for
   std::string plan_hash;
   std::string error;  ///< why it can't plan, or empty
   ErrorKind kind = ErrorKind::internal;
@@ -51,6 +57,7 @@ struct Statement {
 
 std::string write(const Statement& statement) {
   return nlohmann::json{{"fields", statement.fields},
+                        {"machine", statement.machine},
                         {"hash", statement.plan_hash},
                         {"error", statement.error},
                         {"kind", static_cast<int>(statement.kind)}}
@@ -59,8 +66,8 @@ std::string write(const Statement& statement) {
 
 Statement read(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text);
-  return {json.at("fields").get<Fields>(), json.at("hash").get<std::string>(), json.at("error").get<std::string>(),
-          static_cast<ErrorKind>(json.at("kind").get<int>())};
+  return {json.at("fields").get<Fields>(), json.at("machine").get<Machine>(), json.at("hash").get<std::string>(),
+          json.at("error").get<std::string>(), static_cast<ErrorKind>(json.at("kind").get<int>())};
 }
 
 /// The first rank that says what most ranks say; the lowest where there is no majority.
@@ -118,6 +125,7 @@ std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOpti
     normalize(normal);
     mine.fields = fields(normal, options);
     plan = cached_plan(normal, on_device_of(options, transport), transport.rank(), transport.size());
+    mine.machine = plan->machine;
     mine.plan_hash = fmt::format("{:016x}", plan->hash);
   } catch (const Error& error) {
     mine.error = error.what();
@@ -138,6 +146,12 @@ std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOpti
   if (!mine.error.empty()) throw Error(mine.kind, mine.error);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].error.empty()) fail(all[rank].kind, "rank {} can't plan: {}", rank, all[rank].error);
+  }
+  const Machine& first = all.front().machine;
+  if (std::any_of(all.begin(), all.end(), [&](const Statement& s) { return s.machine != first; })) {
+    PlanOptions alike = options;  // every rank sees this, so all agree anew
+    alike.machine = first;
+    return agree_on_plan(problem, alike, transport);
   }
   compare("plan", column([](const Statement& s) { return s.plan_hash; }));
   return plan;

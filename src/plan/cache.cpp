@@ -25,10 +25,11 @@ std::string choice_key(const Problem& problem, const PlanOptions& options, int r
 
 std::string plan_cache_key(const Problem& problem, const PlanOptions& options, int rank, int ranks) {
   std::vector<std::string> disabled = disabled_components();
-  return fmt::format("{}|{}|rank={} kernel={} transport={} device={} devices={} threads={} scratch={} disabled={}",
-                     version(), choice_key(problem, options, ranks), rank, options.kernel, options.transport,
-                     options.device, fmt::join(options.devices, ","), options.threads, options.kernel_scratch,
-                     fmt::join(disabled, ","));
+  return fmt::format(
+      "{}|{}|rank={} kernel={} transport={} device={} devices={} threads={} scratch={} machine={} disabled={} cache={}",
+      version(), choice_key(problem, options, ranks), rank, options.kernel, options.transport, options.device,
+      fmt::join(options.devices, ","), options.threads, options.kernel_scratch,
+      options.machine ? to_text(*options.machine) : "auto", fmt::join(disabled, ","), calibration_file());
 }
 
 std::shared_ptr<const Plan> cached_plan(const Problem& problem, const PlanOptions& options, int rank, int ranks) {
@@ -38,12 +39,13 @@ std::shared_ptr<const Plan> cached_plan(const Problem& problem, const PlanOption
 }
 
 std::shared_ptr<const Choice> cached_choice(const Problem& problem, const PlanOptions& options, int ranks,
-                                            const Kernel& kernel, const Device& device) {
+                                            const Kernel& kernel, const Device& device, const Machine& machine) {
   static Memo<Choice> memo(kPlans);
-  const std::string key =
-      fmt::format("{}|kernel={} device={}", choice_key(problem, options, ranks), kernel.name(), to_string(device));
-  return memo.get(
-      key, [&] { return std::make_shared<const Choice>(choose_schedule(problem, options, ranks, kernel, device)); });
+  const std::string key = fmt::format("{}|kernel={} device={} machine={}", choice_key(problem, options, ranks),
+                                      kernel.name(), to_string(device), to_text(machine));
+  return memo.get(key, [&] {
+    return std::make_shared<const Choice>(choose_schedule(problem, options, ranks, kernel, device, machine));
+  });
 }
 
 }  // namespace rotunda

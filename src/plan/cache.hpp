@@ -73,6 +73,7 @@ class Memo {
 
 /// choose_schedule through a cache: the ranks of a process choose once.
 [[nodiscard]] std::shared_ptr<const Choice> cached_choice(const Problem& problem, const PlanOptions& options, int ranks,
-                                                          const Kernel& kernel, const Device& device);
+                                                          const Kernel& kernel, const Device& device,
+                                                          const Machine& machine);
 
 }  // namespace rotunda

@@ -24,12 +24,11 @@ void raise(Cost& to, const Cost& from) {
   to.workspace_bytes = std::max(to.workspace_bytes, from.workspace_bytes);
 }
 
-/// Of larger groups, this many ranks, evenly spaced, stand for all: each looks at all others, so all would be
-/// quadratic.
-constexpr int kRanksCosted = 64;
+/// Of larger groups, about this many ranks stand for all: each looks at all others, so all would be quadratic.
+constexpr int kRanksCounted = 64;
 
 /// A rank's seconds. Where copies run beside attention, what is not exposed costs only what attention can't hide.
-double seconds(const Cost& cost, const Machine& machine) {
+double seconds_of(const Cost& cost, const Machine& machine) {
   const double compute = cost.flops / machine.flops_per_second;
   const auto exposed = static_cast<double>(machine.overlaps ? cost.exposed_bytes : cost.bytes_received);
   const double hidden = static_cast<double>(cost.bytes_received) - exposed;
@@ -56,19 +55,27 @@ int partials(const Program& program) {
   return most;
 }
 
+void DirectionCost::add(const Problem& problem, const Program& program, const Machine& machine) {
+  const Cost there = cost(problem, program);
+  partials = std::max(partials, rotunda::partials(program));
+  raise(most, there);
+  seconds.push_back(seconds_of(there, machine));
+  flops_mean += (there.flops - flops_mean) / static_cast<double>(seconds.size());
+}
+
+bool is_counted(int rank, int ranks) {
+  // One of each stretch, a place further on in each: of few heads every 32nd rank may have one, say, and always the
+  // same place would miss them.
+  const int stretch = (ranks + kRanksCounted - 1) / kRanksCounted;
+  return rank % stretch == rank / stretch % stretch;
+}
+
 DirectionCost evaluate_direction(const Problem& problem, const Shard& shard, const ScheduleOptions& options,
                                  const Machine& machine, bool backward) {
   DirectionCost result;
-  const int ranks = shard.q.ranks();
-  const int step = (ranks + kRanksCosted - 1) / kRanksCosted;
-  const int costed = (ranks + step - 1) / step;
-  for (int rank = 0; rank < ranks; rank += step) {
-    const Program program = make_program(problem, shard, options, rank, backward);
-    const Cost there = cost(problem, program);
-    result.partials = std::max(result.partials, partials(program));
-    raise(result.most, there);
-    result.flops_mean += there.flops / costed;
-    result.seconds.push_back(seconds(there, machine));
+  for (int rank = 0; rank < shard.q.ranks(); ++rank) {
+    if (!is_counted(rank, shard.q.ranks())) continue;
+    result.add(problem, make_program(problem, shard, options, rank, backward), machine);
   }
   return result;
 }

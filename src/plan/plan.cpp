@@ -136,7 +136,9 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions&
   plan->ranks = ranks;
   plan->threads = options.threads > 0 ? options.threads : default_threads(ranks);
   const Kernel& kernel = choose_components(*plan);
-  const std::shared_ptr<const Choice> choice = cached_choice(plan->problem, options, ranks, kernel, plan->device);
+  plan->machine = options.machine ? *options.machine : machine_of(plan->problem, kernel, plan->device, plan->threads);
+  const std::shared_ptr<const Choice> choice =
+      cached_choice(plan->problem, options, ranks, kernel, plan->device, plan->machine);
   plan->forward_schedule = choice->forward;
   plan->backward_schedule = choice->backward;
   plan->shard = choice->shard;

@@ -21,12 +21,6 @@ std::vector<ScheduleKind> schedules_allowed(const PlanOptions& options, int rank
   return {std::begin(kSchedules), std::end(kSchedules)};
 }
 
-std::vector<ScheduleKind> backward_allowed(const PlanOptions& options, ScheduleKind forward, int ranks) {
-  if (options.backward_schedule) return {*options.backward_schedule};
-  if (!options.mixes || ranks == 1) return {forward};
-  return {std::begin(kSchedules), std::end(kSchedules)};
-}
-
 ScheduleOptions schedule_options(const PlanOptions& options, ScheduleKind kind, const Kernel& kernel) {
   return {kind, kind == ScheduleKind::a2a_p2p ? options.inner : 0, options.head_groups,
           kernel.capabilities().narrow_gradients, kernel.capabilities().reads_out};
@@ -45,24 +39,14 @@ std::string name(const ScheduleOptions& forward, const ScheduleOptions& backward
 }
 
 /// Why the kernel can't serve a rank's program, or nothing.
-std::optional<std::string> refuse_calls(const Problem& problem, const Shard& shard, const ScheduleOptions& options,
-                                        const Kernel& kernel, const Device& device, bool backward) {
-  if (kernel.capabilities().slices) return std::nullopt;
-  for (int rank = 0; rank < shard.q.ranks(); ++rank) {
-    const Program program = make_program(problem, shard, options, rank, backward);
-    for (const CallShape& call : calls_of(program, 1, device)) {
-      if (auto reason = kernel.refuse_call(problem, call)) {
-        return fmt::format("kernel {} can't serve rank {}: {}", kernel.name(), rank, *reason);
-      }
+std::optional<std::string> refuse_calls(const Problem& problem, const Program& program, const Kernel& kernel,
+                                        const Device& device) {
+  for (const CallShape& call : calls_of(program, 1, device)) {
+    if (auto reason = kernel.refuse_call(problem, call)) {
+      return fmt::format("kernel {} can't serve rank {}: {}", kernel.name(), program.rank, *reason);
     }
   }
   return std::nullopt;
-}
-
-/// Round figures, good enough to choose by.
-Machine machine_of(const Device& device) {
-  if (!device.is_cuda()) return Machine{};
-  return {"cuda", 5e14, 3e11, 1.5e-5, true, 3e12, 5e-5};
 }
 
 /// What the kernel makes of the schedules on one shard, each direction of each worked out once.
@@ -75,8 +59,14 @@ class Directions {
   };
 
   Directions(const Problem& problem, const PlanOptions& options, const Shard& shard, const Kernel& kernel,
-             const Device& device, bool costs)
-      : problem_(problem), options_(options), shard_(shard), kernel_(kernel), device_(device), costs_(costs) {}
+             const Device& device, const Machine& machine, bool costs)
+      : problem_(problem),
+        options_(options),
+        shard_(shard),
+        kernel_(kernel),
+        device_(device),
+        machine_(machine),
+        costs_(costs) {}
 
   const Entry& of(ScheduleKind kind, bool backward) {
     const auto [found, is_new] = entries_.try_emplace({kind, backward});
@@ -100,8 +90,16 @@ class Directions {
   }
 
   [[nodiscard]] Entry entry_of(const ScheduleOptions& options, bool backward, bool costs) const {
-    Entry entry{options, refuse_calls(problem_, shard_, options, kernel_, device_, backward), {}};
-    if (costs && !entry.refusal) entry.cost = evaluate_direction(problem_, shard_, options, machine_, backward);
+    Entry entry{options, std::nullopt, {}};
+    const bool may_refuse = !kernel_.capabilities().slices;
+    const int ranks = shard_.q.ranks();
+    for (int rank = 0; rank < ranks && !entry.refusal; ++rank) {
+      const bool counts = costs && is_counted(rank, ranks);
+      if (!may_refuse && !counts) continue;
+      const Program program = make_program(problem_, shard_, options, rank, backward);
+      if (may_refuse) entry.refusal = refuse_calls(problem_, program, kernel_, device_);
+      if (counts) entry.cost.add(problem_, program, machine_);
+    }
     return entry;
   }
 
@@ -116,7 +114,7 @@ class Directions {
   const Shard& shard_;
   const Kernel& kernel_;
   const Device& device_;
-  const Machine machine_ = machine_of(device_);
+  const Machine& machine_;
   bool costs_;
   std::map<std::pair<ScheduleKind, bool>, Entry> entries_;
 };
@@ -124,6 +122,15 @@ class Directions {
 // Where a kernel leaves 16-bit partial results, each is rounded once more than it need be: a sum of two may miss the
 // bar of twice the naive error already (docs/accuracy.md).
 constexpr int kMost16BitPartials = 1;
+
+/// Why dual_chunk_doc, which cuts every document into chunks for all ranks, is not worth a look, or nothing.
+std::optional<std::string> refuse_dual_chunk_doc(const Problem& problem, int ranks) {
+  constexpr std::int64_t most = 1 << 16;  // beyond it they are a few rows each, and a plan takes minutes
+  const auto documents = static_cast<std::int64_t>(document_offsets(problem, 'q').size()) - 1;
+  if (documents * 2 * ranks <= most) return std::nullopt;
+  return fmt::format("would cut {} documents into {} chunks each; serves only when asked for by name", documents,
+                     2 * ranks);
+}
 
 /// The shard of a kind, made for the planned problem or for the one that the options name.
 Shard shard_of(const Problem& problem, const PlanOptions& options, ShardKind kind, int ranks) {
@@ -153,14 +160,20 @@ std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions&
   if (ranks == 1) return {ShardKind::contiguous};
   std::vector<ShardKind> kinds = {ShardKind::contiguous, ShardKind::dual_chunk};
   if (document_offsets(problem, 'q').size() > 2) {
-    kinds.push_back(ShardKind::dual_chunk_doc);
+    if (!refuse_dual_chunk_doc(problem, ranks)) kinds.push_back(ShardKind::dual_chunk_doc);
     kinds.push_back(ShardKind::balanced);
   }
   return kinds;
 }
 
+std::vector<ScheduleKind> backward_schedules_allowed(const PlanOptions& options, ScheduleKind forward, int ranks) {
+  if (options.backward_schedule) return {*options.backward_schedule};
+  if (!options.mixes || ranks == 1) return {forward};
+  return {std::begin(kSchedules), std::end(kSchedules)};
+}
+
 Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks, const Kernel& kernel,
-                       const Device& device) {
+                       const Device& device, const Machine& machine) {
   const ScheduleKind asked_backward = options.backward_schedule.value_or(ScheduleKind::p2p);
   const bool inner_used = !options.schedule || options.mixes || *options.schedule == ScheduleKind::a2a_p2p ||
                           (options.backward_schedule && asked_backward == ScheduleKind::a2a_p2p);
@@ -172,14 +185,15 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
   const auto shard_kinds = shards_allowed(problem, options, ranks);
   std::vector<Shard> shards;
   for (const ShardKind kind : shard_kinds) shards.push_back(shard_of(problem, options, kind, ranks));
-  const bool open = schedules.size() * shards.size() * backward_allowed(options, schedules.front(), ranks).size() > 1;
+  const bool open =
+      schedules.size() * shards.size() * backward_schedules_allowed(options, schedules.front(), ranks).size() > 1;
   std::vector<Costed> candidates;
   std::vector<Refusal> refused;
   for (const Shard& shard : shards) {
-    Directions directions(problem, options, shard, kernel, device, open);
+    Directions directions(problem, options, shard, kernel, device, machine, open);
     for (const ScheduleKind kind : schedules) {
       const auto& forward = directions.of(kind, false);
-      for (const ScheduleKind backward_kind : backward_allowed(options, kind, ranks)) {
+      for (const ScheduleKind backward_kind : backward_schedules_allowed(options, kind, ranks)) {
         const auto& backward = directions.of(backward_kind, true);
         if (const auto& reason = forward.refusal ? forward.refusal : backward.refusal) {
           refused.push_back({name(forward.options, backward.options, shard), *reason, true});
@@ -198,6 +212,9 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
   });
   const auto name_of = [](const Costed& c) { return name(c.candidate.schedule, c.backward, *c.shard); };
   Choice choice{best.candidate.schedule, best.backward, *best.shard, refused};
+  if (const auto reason = refuse_dual_chunk_doc(problem, ranks); reason && shards.size() > 1) {
+    choice.refusals.push_back({"shard dual_chunk_doc", *reason, false});
+  }
   for (const Costed& other : candidates) {
     if (&other == &best) continue;
     const auto reason =

@@ -29,9 +29,14 @@ struct Choice {
 /// The device of a rank. @throws Error unsupported, bad_input
 [[nodiscard]] Device choose_device(const Problem& problem, const PlanOptions& options, int rank,
                                    std::vector<Refusal>& refusals);
-/// What the caller left open, by predicted time, among what the kernel serves. @throws Error bad_input, unsupported
+/// What a rank of so many threads can do there: figures of the device's calibration, else round ones.
+[[nodiscard]] Machine machine_of(const Problem& problem, const Kernel& kernel, const Device& device, int threads);
+/// All figures on one line.
+[[nodiscard]] std::string to_text(const Machine& machine);
+/// What the caller left open, by the time predicted for a machine, among what the kernel serves.
+/// @throws Error bad_input, unsupported
 [[nodiscard]] Choice choose_schedule(const Problem& problem, const PlanOptions& options, int ranks,
-                                     const Kernel& kernel, const Device& device);
+                                     const Kernel& kernel, const Device& device, const Machine& machine);
 
 /// One direction of a schedule on a shard, counted as a Candidate is.
 struct DirectionCost {
@@ -39,7 +44,12 @@ struct DirectionCost {
   double flops_mean = 0;        ///< over ranks
   int partials = 1;             ///< as Candidate's
   std::vector<double> seconds;  ///< predicted, by rank counted
+
+  /// Counts one more rank.
+  void add(const Problem& problem, const Program& program, const Machine& machine);
 };
+/// Whether a rank is among those that are counted: all, or in large groups some that stand for all.
+[[nodiscard]] bool is_counted(int rank, int ranks);
 [[nodiscard]] DirectionCost evaluate_direction(const Problem& problem, const Shard& shard,
                                                const ScheduleOptions& options, const Machine& machine, bool backward);
 /// `backward` may be null: no gradients.

@@ -30,6 +30,15 @@ expect() {
   fi
 }
 
+# warned TEXT ARGS…: status 0, and TEXT in the one line of errors, a warning.
+warned() {
+  local text=$1
+  shift
+  "$rotunda" "$@" > out.txt 2> err.txt || fail "rotunda $*: status $?: $(cat err.txt)"
+  grep -qF -- "rotunda: warning: $text" err.txt || fail "rotunda $*: no warning '$text': $(cat err.txt)"
+  [[ $(wc -l < err.txt) == 1 ]] || fail "rotunda $*: not one line of errors: $(cat err.txt)"
+}
+
 small="s_q=37 h_q=4 h_kv=2 d=16 mask=causal grad=1"
 
 expect 0 "rotunda 0." --version
@@ -82,6 +91,10 @@ expect 0 "4 of 4 runs" demo --in "$data/minilm_packed.safetensors" --backward-sc
 expect 2 "inner=2 is for schedule a2a_p2p" demo --in "$data/minilm_packed.safetensors" --schedule p2p --inner 2
 expect 0 "who holds which tokens" explain --problem "$small" --ranks 2 --schedule p2p --svg e.svg
 expect 0 "pairs a head" explain --problem "s_q=1000000000000 h_q=8 d=128 mask=causal" --ranks 4
+expect 0 "predicted time line written" explain --problem "$small" --ranks 3 --threads 2 --json x.json --trace x.trace.json
+grep -q '"not_chosen"' x.json && grep -q '"threads": 2' x.json || fail "explain --json: $(cat x.json)"
+grep -q '"heads 0 to' x.trace.json || fail "explain --trace: $(cat x.trace.json)"
+expect 0 "machine  h200_nvlink" explain --problem "$small" --cluster h200_nvlink
 expect 3 "a picture follows every token" explain --problem "s_q=1000000000000 h_q=8 d=128" --svg big.svg
 expect 2 "that is a folder" plan --problem "slices=@. s_q=4 h_q=2 d=8"
 grep -q "</svg>" e.svg || fail "no picture"
@@ -95,6 +108,32 @@ expect 2 "kernel 'nonsense' is unknown" plan --problem "$small" --kernel nonsens
 expect 3 "mpi" plan --problem "$small" --transport mpi
 expect 2 "inner=2 is for schedule a2a_p2p" plan --problem "$small" --schedule p2p --inner 2
 expect 2 "--cluster is 'moon'" plan --problem "$small" --cluster moon
+echo '{"flops_per_second": 1e12, "bytes_per_second": 1e6, "seconds_per_message": 1e-6}' > far.json
+expect 0 "p2p         a2a" plan --problem "s_q=8192 h_q=8 d=64 mask=causal grad=1" --ranks 4 --backward-schedule auto --cluster ./far.json
+many="layout=thd h_q=8 d=64 mask=causal grad=1 cu_q=$(seq -s, 0 1000 500000)"
+expect 0 "512" plan --problem "$many" --ranks 512
+
+# Flags that a command can do nothing with say so; what promises a file and can't keep it is refused.
+for command in explain plan; do
+  warned "--seed changes nothing here" $command --problem "$small" --seed 3
+  warned "--timeout changes nothing here" $command --problem "$small" --timeout 3
+done
+warned "--threads changes nothing here" plan --problem "$small" --threads 2
+warned "--seed changes nothing here" run --in "$data/minilm_packed.safetensors" --seed 3
+warned "--seed changes nothing here" verify --in "$data/minilm_packed.safetensors" --ranks 2 --seed 3
+expect 3 "--trace: plan compares schedules" plan --problem "$small" --trace p.trace.json
+
+# Calibration: measured when asked for, then used; without a folder there is none.
+expect 2 "ROTUNDA_CACHE, which is not set" info --calibrate
+ROTUNDA_CACHE=$PWD/cache expect 0 "a thread" info --calibrate
+grep -q '"flops_per_second"' cache/calibration.json || fail "nothing was kept: $(ls cache)"
+ROTUNDA_CACHE=$PWD/cache expect 0 "ms are predicted for machine" plan --problem "$small" --threads 2
+ROTUNDA_CACHE=$PWD/cache expect 0 "passed" verify --problem "$small"
+ROTUNDA_CACHE=$PWD/nowhere expect 0 "none: plans are made by round figures" info
+echo "{" > cache/calibration.json
+ROTUNDA_CACHE=$PWD/cache warned "the calibration in $PWD/cache/calibration.json is not used" verify --problem "$small"
+touch plain
+ROTUNDA_CACHE=$PWD/plain expect 2 "cannot write" info --calibrate
 expect 0 "reference" info
 ROTUNDA_LOG=loud "$rotunda" info > out.txt 2> err.txt || fail "a bad ROTUNDA_LOG stops the program"
 grep -qF "warning: ROTUNDA_LOG is 'loud', allowed are error, warn, info, debug" err.txt || fail "ROTUNDA_LOG=loud is silent"

@@ -95,6 +95,20 @@ TEST(Arguments, BaselinesAreAList) {
             (std::vector<std::string>{"ideal", "torch_cpu"}));
 }
 
+TEST(Arguments, FlagsThatChangeNothingSaySo) {
+  const auto warnings = [](const std::vector<std::string>& arguments) { return parse(arguments).warnings.size(); };
+  EXPECT_EQ(warnings({"explain", "--seed", "1", "--timeout", "2", "--threads", "3", "--json", "j", "--trace", "t"}),
+            2U);
+  EXPECT_EQ(warnings({"plan", "--seed", "1", "--timeout", "2", "--json", "j"}), 2U);
+  EXPECT_EQ(warnings({"run", "--in", "x", "--seed", "1", "--timeout", "2"}), 1U);
+  EXPECT_EQ(warnings({"demo", "--seed", "1", "--timeout", "2", "--trace", "t"}), 1U);
+  EXPECT_EQ(warnings({"verify", "--seed", "1", "--timeout", "2", "--trace", "t"}), 0U);
+  EXPECT_EQ(warnings({"verify", "--in", "x", "--seed", "1"}), 1U);
+  EXPECT_EQ(warnings({"bench", "--seed", "1", "--python", "p", "--baseline", "torch_cpu"}), 0U);
+  EXPECT_EQ(warnings({"bench", "--python", "p"}), 1U);
+  EXPECT_ERROR((void)parse({"plan", "--trace", "t"}), ErrorKind::unsupported, "rotunda explain --trace");
+}
+
 struct BadUsage {
   const char* name;
   std::vector<std::string> arguments;

@@ -104,7 +104,7 @@ TEST(Drawing, HasAPanelAndALaneForEveryRank) {
   PlanOptions options;
   options.schedule = ScheduleKind::p2p;
   for (int rank = 0; rank < 3; ++rank) plans.push_back(make_plan(problem, options, rank, 3));
-  const std::string svg = draw_plan(plans, Machine{});
+  const std::string svg = draw_plan(plans);
   EXPECT_EQ(svg.find("<svg "), 0U);
   EXPECT_EQ(svg.rfind("</svg>\n"), svg.size() - 7);
   EXPECT_NE(svg.find("Backward, p2p"), std::string::npos);
@@ -114,8 +114,7 @@ TEST(Drawing, HasAPanelAndALaneForEveryRank) {
 
 TEST(Drawing, SurvivesNoTokens) {
   const Problem problem = parse_problem("layout=thd cu_q=0 h_q=4 d=8 grad=1");
-  EXPECT_NE(draw_plan({make_plan(problem, {}, 0, 2), make_plan(problem, {}, 1, 2)}, Machine{}).find("</svg>"),
-            std::string::npos);
+  EXPECT_NE(draw_plan({make_plan(problem, {}, 0, 2), make_plan(problem, {}, 1, 2)}).find("</svg>"), std::string::npos);
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ TEST(Trace, HasAProcessARankAndTwoLanes) {
   setup.tracing = true;
   Session session(setup, inputs.tensors.views);
   session.both();
-  const auto trace = nlohmann::json::parse(trace_text(session.reports()));
+  const auto trace = nlohmann::json::parse(trace_text({session.reports()[0].events, session.reports()[1].events}));
   int compute = 0, communication = 0;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;

@@ -137,6 +137,7 @@ struct Case {
     problem.dtype = shape.dtype;
     problem.d = shape.d;
     problem.d_v = shape.d_v;
+    problem.scale = shape.scale;
     return HostBuffer(cpu_kernel().workspace_bytes(problem, whole_call(problem, {}, backward, threads)));
   }
 

@@ -2,6 +2,9 @@
 // data moves, and the group stays usable.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 
@@ -90,6 +93,21 @@ TEST(Agreement, ARankThatCannotPlanTellsTheOthers) {
     }
   });
   EXPECT_EQ(failed, 3);
+}
+
+TEST(Agreement, UnlikeMachinesPlanForThatOfRank0) {
+  const std::string folder = testing::TempDir() + "rotunda_agreement";
+  std::filesystem::create_directories(folder);
+  ASSERT_EQ(setenv("ROTUNDA_CACHE", folder.c_str(), 1), 0);
+  std::ofstream(calibration_file()) << with_calibration("", Device{}, {{{"cpu", 32, 64, 1e10}}});
+  auto group = make_local_group(3);
+  run_ranks(group, [&](Transport& transport) {
+    PlanOptions options;
+    options.threads = 2 + transport.rank();  // a rank's rate is that of its threads
+    EXPECT_EQ(agree_on_plan(parse_problem(kText), options, transport)->machine.flops_per_second, 2e10);
+  });
+  unsetenv("ROTUNDA_CACHE");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Agreement, PlansOfAllRanksHaveOneHash) {

@@ -80,6 +80,7 @@ const std::vector<Variation>& variations() {
       {"device", [](Problem&, PlanOptions& o, int&, int&) { o.device = "cpu"; }},
       {"kernel scratch", [](Problem&, PlanOptions& o, int&, int&) { o.kernel_scratch = 1; }},
       {"threads", [](Problem&, PlanOptions& o, int&, int&) { o.threads = 3; }},
+      {"machine", [](Problem&, PlanOptions& o, int&, int&) { o.machine = Machine{.name = "another"}; }},
   };
   return all;
 }

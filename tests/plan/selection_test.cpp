@@ -1,4 +1,5 @@
 // What a plan chooses, and what it says of the rest.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -151,7 +152,7 @@ double seconds_gathered(const std::string& problem, ShardKind shard, int head_gr
   return evaluate(parsed, make_shard(parsed, shard, 2), options, options, machine).seconds;
 }
 
-TEST(Selection, HeadGroupsPayWhereMuchTravels) {
+TEST(Evaluate, HeadGroupsPayWhereMuchTravels) {
   constexpr int kPipelined = 0, kOne = 1;
   const std::string documents = "layout=thd cu_q=0,1028,3100,7196,15696,18000,21096,27192,32768";
   EXPECT_LT(seconds_gathered("s_q=32768", ShardKind::dual_chunk, kPipelined),
@@ -160,6 +161,15 @@ TEST(Selection, HeadGroupsPayWhereMuchTravels) {
             seconds_gathered(documents, ShardKind::balanced, kOne));
   EXPECT_GT(seconds_gathered("s_q=2048", ShardKind::dual_chunk, kPipelined),
             seconds_gathered("s_q=2048", ShardKind::dual_chunk, kOne));
+}
+
+TEST(Evaluate, SeesTheFewRanksThatHaveHeads) {
+  for (const int heads : {1, 4, 32, 100}) {
+    const Problem problem = parse_problem(fmt::format("s_q=2048 h_q={} d=8", heads));
+    const Shard shard = make_shard(problem, ShardKind::contiguous, 1024);
+    const ScheduleOptions a2a{ScheduleKind::a2a};
+    EXPECT_EQ(evaluate(problem, shard, a2a, a2a, Machine{}).forward_max.pairs, 2048.0 * 2048) << heads;
+  }
 }
 
 TEST(Info, ListsTheContractsVariables) {

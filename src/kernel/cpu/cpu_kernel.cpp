@@ -20,9 +20,9 @@ int heads_per_tile(const HeadMap& map, const TileSizes& sizes) {
   return heads;
 }
 
-template <class Choice>
-TileSizes sizes_of(Choice&& choice, const TensorView& q, const TensorView& v) {
-  return choice(static_cast<int>(q.dim()), static_cast<int>(v.dim()), q.dtype);
+template <class Choice, class Args>
+TileSizes sizes_of(Choice&& choice, const Args& args) {
+  return choice(static_cast<int>(args.q.dim()), static_cast<int>(args.v.dim()), args.q.dtype, args.scale);
 }
 
 std::byte* worker_scratch(const KernelContext& context, std::int64_t bytes, int worker) {
@@ -61,14 +61,14 @@ class CpuKernel final : public Kernel {
   }
 
   [[nodiscard]] std::int64_t workspace_bytes(const Problem& problem, const CallShape& call) const override {
-    const std::int64_t bytes =
-        call.backward ? scratch_bytes<BackwardScratch>(TileSizes::backward(problem.d, problem.d_v, problem.dtype))
-                      : scratch_bytes<ForwardScratch>(TileSizes::forward(problem.d, problem.d_v, problem.dtype));
+    const auto sizes = [&](auto choice) { return choice(problem.d, problem.d_v, problem.dtype, problem.scale); };
+    const std::int64_t bytes = call.backward ? scratch_bytes<BackwardScratch>(sizes(TileSizes::backward))
+                                             : scratch_bytes<ForwardScratch>(sizes(TileSizes::forward));
     return bytes * call.threads;
   }
 
   void forward(const ForwardArgs& args, const KernelContext& context) const override {
-    const TileSizes sizes = sizes_of(TileSizes::forward, args.q, args.v);
+    const TileSizes sizes = sizes_of(TileSizes::forward, args);
     const std::int64_t bytes = scratch_bytes<ForwardScratch>(sizes);
     check_workspace(context, bytes);
     const int heads = heads_per_tile(args.heads, sizes);
@@ -84,7 +84,7 @@ class CpuKernel final : public Kernel {
   }
 
   void backward(const BackwardArgs& args, const KernelContext& context) const override {
-    const TileSizes sizes = sizes_of(TileSizes::backward, args.q, args.v);
+    const TileSizes sizes = sizes_of(TileSizes::backward, args);
     const std::int64_t bytes = scratch_bytes<BackwardScratch>(sizes);
     check_workspace(context, bytes);
     const auto units = kv_units(args.heads, static_cast<int>(args.q.heads()), static_cast<int>(args.k.heads()));

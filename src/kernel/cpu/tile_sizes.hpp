@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,25 +26,29 @@ struct TileSizes {
   int keys = 0;   ///< keys of a tile, a multiple of the micro-kernel's 6 rows
   int lanes = 0;  ///< query rows of a tile, over all of its heads
   int ld_k = 0, ld_v = 0;
-  bool wide = false;  ///< scores are summed in float64: fp32 problems
+  bool wide = false;  ///< scores are summed in float64
 
   /// Forward: a tile of K and V takes about 100 KiB, Qᵀ and Oᵀ of all lanes at most 128 KiB up to d = 128: together
   /// half of a 512 KiB L2 cache. Longer heads take fewer keys and lanes.
-  [[nodiscard]] static TileSizes forward(int d, int d_v, DType dtype) { return choose(d, d_v, dtype, 128, 64); }
+  [[nodiscard]] static TileSizes forward(int d, int d_v, DType dtype, double scale) {
+    return choose(d, d_v, needs_wide_scores(d, dtype, scale), 128, 64);
+  }
   /// Backward: K, V, dK, dV of a chunk and Q, dO in both orders of a tile, each about 50 KiB at d = 128.
-  [[nodiscard]] static TileSizes backward(int d, int d_v, DType dtype) { return choose(d, d_v, dtype, 64, 32); }
+  [[nodiscard]] static TileSizes backward(int d, int d_v, DType dtype, double scale) {
+    return choose(d, d_v, needs_wide_scores(d, dtype, scale), 64, 32);
+  }
 
  private:
-  static TileSizes choose(int d, int d_v, DType dtype, int lanes, int lanes_of_long_heads) {
+  /// A sum of d products in fp32 is off by about 2^-25·d where inputs are of size 1, and lse by scale times that; of
+  /// the 1e-5 that lse may miss, this leaves no row more than a part. The usual scale, 1/sqrt(d), stays far below.
+  static bool needs_wide_scores(int d, DType dtype, double scale) {
+    return dtype == DType::fp32 || std::fabs(scale) * d > 64;
+  }
+
+  static TileSizes choose(int d, int d_v, bool wide, int lanes, int lanes_of_long_heads) {
     const int longest = std::max({d, d_v, 1});
     const int keys = std::clamp(12288 / longest, 24, 192) / 6 * 6;
-    return {d,
-            d_v,
-            keys,
-            longest <= 128 ? lanes : lanes_of_long_heads,
-            leading_dim(d),
-            leading_dim(d_v),
-            dtype == DType::fp32};
+    return {d, d_v, keys, longest <= 128 ? lanes : lanes_of_long_heads, leading_dim(d), leading_dim(d_v), wide};
   }
 };
 

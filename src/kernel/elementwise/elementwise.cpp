@@ -129,11 +129,12 @@ void HostElementwise::row_dot(const TensorView& out, const TensorView& dout, con
         for (std::int64_t head = 0; head < out.heads(); ++head) {
           const T* a = out.at<T>(batch, row, head);
           const T* b = dout.at<T>(batch, row, head);
-          float sum = 0;
+          double sum = 0;  // in which each product is exact
           for (std::int64_t i = 0; i < out.dim(); ++i) {
-            sum = std::fma(static_cast<float>(a[i * out.stride[3]]), static_cast<float>(b[i * dout.stride[3]]), sum);
+            sum += static_cast<double>(static_cast<float>(a[i * out.stride[3]])) *
+                   static_cast<double>(static_cast<float>(b[i * dout.stride[3]]));
           }
-          *delta.at<float>(batch, row, head) = sum;
+          *delta.at<float>(batch, row, head) = static_cast<float>(sum);
         }
       }
     });

@@ -1,5 +1,6 @@
 // Backward, row by row: with dP = dout·Vᵀ and dS = P∘(dP - delta),
 // dq = scale·dS·K, dk = scale·dSᵀ·Q, dv = Pᵀ·dout.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -70,7 +71,8 @@ class HeadBackward {
     load(dout_row, dout_);
     for_each_visible_key(args_.slices, b_, row, [&](std::int64_t key) {
       const T* k_row = args_.k.template at<T>(b_, key, kv_head_);
-      const double p = std::exp(args_.scale * dot(q_, k_row) - lse);
+      const double exponent = args_.scale * dot(q_, k_row) - lse;
+      const double p = std::exp(std::min(exponent, 0.0));  // P <= 1 whatever lse's rounding; a NaN stays
       const double dp = dot(dout_, args_.v.template at<T>(b_, key, kv_head_));
       const double ds = p * (dp - delta);
       add_scaled(dq_, args_.scale * ds, k_row);
