@@ -82,7 +82,7 @@ Plans shown(const Options& options, const Plans& plans) {
 }
 
 nlohmann::ordered_json schedule_json(const ScheduleOptions& schedule) {
-  return {{"kind", to_string(schedule.kind)}, {"inner", schedule.inner}, {"head_groups", schedule.head_groups}};
+  return {{"inner", schedule.inner}, {"head_groups", schedule.head_groups}};
 }
 
 /// Runs of tokens in the order of a rank's rows, as [first token, tokens] each, by rank.
@@ -119,10 +119,13 @@ nlohmann::ordered_json explanation_json(const Options& options, const Plans& pla
     add(costs, *plan, [&](const Program& program) { return to_json(cost(plan->problem, program)); });
   }
   for (const auto& plan : shown(options, plans)) add(programs, *plan, lines_of);
-  return {{"problem", to_text(first.problem)},
+  return {{"name", "explain"},
+          {"problem", to_text(first.problem)},
           {"ranks", first.ranks},
-          {"schedule", schedule_json(first.forward_schedule)},
-          {"backward_schedule", schedule_json(first.backward_schedule)},
+          {"schedule", to_string(first.forward_schedule.kind)},
+          {"backward_schedule", to_string(first.backward_schedule.kind)},
+          {"forward", schedule_json(first.forward_schedule)},
+          {"backward", schedule_json(first.backward_schedule)},
           {"shard", to_string(first.shard.kind)},
           {"kernel", first.kernel},
           {"transport", first.transport},
@@ -135,7 +138,8 @@ nlohmann::ordered_json explanation_json(const Options& options, const Plans& pla
             {"bytes_per_second", machine.bytes_per_second},
             {"seconds_per_message", machine.seconds_per_message},
             {"overlaps", machine.overlaps},
-            {"memory_bytes_per_second", machine.memory_bytes_per_second}}},
+            {"memory_bytes_per_second", machine.memory_bytes_per_second},
+            {"seconds_per_call", machine.seconds_per_call}}},
           {"not_chosen", refusals},
           {"query_tokens", map_json(first.shard.q)},
           {"key_tokens", map_json(first.shard.k)},

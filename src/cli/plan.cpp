@@ -124,10 +124,6 @@ nlohmann::ordered_json row_json(const Problem& problem, const Row& row) {
 }  // namespace
 
 int plan(const Options& options) {
-  if (!options.trace.empty()) {
-    fail(ErrorKind::bad_input, "--trace {}: plan compares many schedules and runs none; explain and run write a trace",
-         options.trace);
-  }
   const Problem problem = required_problem(options);
   const PlanOptions& flags = options.plan;
   const bool any_asked = !flags.kernel.empty() || !flags.transport.empty() || !flags.device.empty() || flags.inner != 0;

@@ -146,8 +146,8 @@ TEST(Parts, GatheringLeavesClosedRowsWhereTheyAre) {
     const Program forward = program_of("bf16", at_once(1), rank, false);
     const auto attends = calls<Attend>(forward);
     ASSERT_EQ(attends.size(), 2U);  // closed rows, then open rows with all of their keys
-    EXPECT_EQ(buffer(forward, attends[0].k).binding, Binding::k);
-    EXPECT_EQ(buffer(forward, attends[1].k).name, "k0");
+    EXPECT_EQ(forward.buffer(attends[0].k).binding, Binding::k);
+    EXPECT_EQ(forward.buffer(attends[1].k).name, "k0");
     EXPECT_EQ(attends[1].q.rows, kOpenRows[rank]);
     EXPECT_TRUE(attends[1].init && attends[1].last);
     EXPECT_EQ(cost(parse_problem(kDocuments + std::string("bf16")), forward).exposed_bytes, 0);
@@ -165,7 +165,7 @@ TEST(Parts, GatheringCopiesNoKeysOfARankThatNeedsNone) {
   const Program forward = make_program(problem, shard, at_once(1), 0, false);
   const auto attends = calls<Attend>(forward);
   ASSERT_EQ(attends.size(), 1U);
-  EXPECT_EQ(buffer(forward, attends[0].k).binding, Binding::k);
+  EXPECT_EQ(forward.buffer(attends[0].k).binding, Binding::k);
   EXPECT_EQ(forward.workspace_bytes, 0);
   EXPECT_EQ(forward.exchanges.size(), 1U);  // the other needs some of its keys
 }
