@@ -69,8 +69,9 @@ class Transformer(nn.Module):
         angles = positions[..., None, None] * frequencies
         angles = torch.cat([angles, angles], -1)
         x = self.embedding(tokens)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         for block in self.blocks:
-            x = checkpoint(block, x, angles.cos(), angles.sin(), use_reentrant=False)
+            x = checkpoint(block, x, cos, sin, use_reentrant=False)
         return self.head(self.norm(x))
 
 
