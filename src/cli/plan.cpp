@@ -139,6 +139,7 @@ int plan(const Options& options) {
   print(options, text);
   if (!options.json.empty()) {
     std::vector<nlohmann::ordered_json> json;
+    json.reserve(rows.size());
     for (const Row& row : rows) json.push_back(row_json(problem, row));
     append_json(options.json, json);
   }

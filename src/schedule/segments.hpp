@@ -48,7 +48,8 @@ struct RowRange {
 /// S.
 [[nodiscard]] std::vector<Slice> intersect(std::span<const Slice> slices, const Segments& q, const Segments& k);
 
-/// Key rows of `owner` that queries in `q` see, sorted and disjoint, of any batch entry. Any stride, one owner at a time.
+/// Key rows of `owner` that queries in `q` see, sorted and disjoint, of any batch entry. Any stride, one owner at a
+/// time.
 [[nodiscard]] std::vector<RowRange> visible_key_rows(std::span<const Slice> slices, const Segments& q,
                                                      const TokenMap& k_map, int owner);
 

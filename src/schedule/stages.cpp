@@ -50,9 +50,9 @@ std::vector<Stage> Builder::stages() const {
       stage.keys = local_segments(shard_.k, rank());
     } else if (item.q.count > 0) {
       const std::span needed(rows_needed_);
-      stage.keys = gathered_segments(shard_.k, item.owners.begin,
-                                     needed.subspan(static_cast<std::size_t>(item.owners.begin),
-                                                    static_cast<std::size_t>(item.owners.count)));
+      stage.keys = gathered_segments(
+          shard_.k, item.owners.begin,
+          needed.subspan(static_cast<std::size_t>(item.owners.begin), static_cast<std::size_t>(item.owners.count)));
     }
     stage.k = {0, stage.keys.rows()};
     if (item.q.count > 0) stage.slices = intersect(own_slices_, q_segments_, stage.keys);
