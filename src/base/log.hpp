@@ -21,15 +21,12 @@ enum class LogLevel { error, warn, info, debug };
   return LogLevel::warn;
 }
 
-/// Writes to standard error as it is, closed and full devices included: what can't be told stops nothing.
-inline void tell(const std::string& text) noexcept {
-  (void)std::fputs(text.c_str(), stderr);
-}
-
+/// A line that can't be told (standard error is closed or full) stops nothing.
 template <class... Args>
 void log(LogLevel level, fmt::format_string<Args...> text, Args&&... args) {
   if (level > log_level()) return;
-  tell(fmt::format("rotunda: {}\n", fmt::format(text, std::forward<Args>(args)...)));
+  const std::string line = fmt::format("rotunda: {}\n", fmt::format(text, std::forward<Args>(args)...));
+  (void)std::fputs(line.c_str(), stderr);
 }
 
 }  // namespace rotunda

@@ -12,11 +12,11 @@
 #include <stdexcept>
 
 #include "base/fail.hpp"
-#include "base/log.hpp"
 #include "cli/atomic_file.hpp"
 #include "cli/commands.hpp"
 #include "cli/launch.hpp"
 #include "cli/record.hpp"
+#include "cli/terminal.hpp"
 #include "rotunda/info.hpp"
 
 namespace rotunda::cli {

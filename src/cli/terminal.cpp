@@ -9,14 +9,16 @@
 
 #include <fmt/format.h>
 
-#include "base/log.hpp"
-
 namespace rotunda::cli {
 
 void print(const Options& options, const std::string& text) {
   if (options.quiet) return;
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+void tell(const std::string& text) noexcept {
+  (void)std::fputs(text.c_str(), stderr);
 }
 
 struct Progress::State {

@@ -9,6 +9,9 @@
 
 namespace rotunda::cli {
 
+/// Writes to standard error; what can't be told (it is closed or full) stops nothing.
+void tell(const std::string& text) noexcept;
+
 /// Results, to standard output; nothing with --quiet.
 void print(const Options& options, const std::string& text);
 
