@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "base/fail.hpp"
+#include "base/log.hpp"
 #include "cli/atomic_file.hpp"
 #include "cli/commands.hpp"
 #include "cli/launch.hpp"

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kRowThreads)
       const double without = load_lse(args.lse, args.low, b, row, head);
       const double sink = args.sink == nullptr ? 0 : args.sink[head * args.sink_stride];
       const double with_sink = log_add(without, sink);
-      weight = static_cast<float>(exp(without - with_sink));
+      weight = without == with_sink ? 1 : static_cast<float>(exp(without - with_sink));  // equal infinities too
       args.lse.at(b, row, head) = static_cast<float>(with_sink);
     }
     factor[threadIdx.x] = weight;

@@ -85,7 +85,8 @@ __global__ void ROTUNDA_CLUSTER __launch_bounds__(kGradientThreads)
   const double sink_value = sink == nullptr ? 0 : sink[head * sink_stride];
   const std::int64_t first = std::int64_t{blockIdx.x} * kGradientThreads + threadIdx.x;
   double sum = 0;
-  for (int n = 0; n < count; ++n) {
+  const bool is_absent = sink_value == -std::numeric_limits<double>::infinity();  // what sees nothing has that lse too
+  for (int n = 0; n < count && !is_absent; ++n) {
     const RowSpan span = spans[n];
 #pragma unroll 4
     for (std::int64_t i = first; i < span.len; i += kSharers * kGradientThreads) {
