@@ -1,4 +1,5 @@
 // Scales far above 1/sqrt(d), on the kernels of the CPU: docs/accuracy.md says what can be had there.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "kernel_driver.hpp"
