@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <utility>
 
@@ -15,6 +16,11 @@ void print(const Options& options, const std::string& text) {
   if (options.quiet) return;
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+void warn(const std::string& text) {
+  const char* level = std::getenv("ROTUNDA_LOG");
+  if (level == nullptr || std::string(level) != "error") fmt::print(stderr, "rotunda: warning: {}\n", text);
 }
 
 struct Progress::State {
