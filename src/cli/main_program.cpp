@@ -12,7 +12,6 @@
 #include <stdexcept>
 
 #include "base/fail.hpp"
-#include "base/log.hpp"
 #include "cli/atomic_file.hpp"
 #include "cli/commands.hpp"
 #include "cli/launch.hpp"
@@ -123,7 +122,7 @@ int main_program(const std::vector<std::string>& arguments) {
     }
     parsed.options->command_line = command_line(arguments);
     warn_of_environment();
-    for (const std::string& warning : parsed.options->warnings) log(LogLevel::warn, "warning: {}", warning);
+    for (const std::string& warning : parsed.options->warnings) warn(warning);
     check_outputs(*parsed.options);
     if (needs_processes(*parsed.options)) {
       join_job(*parsed.options, find_process_group());

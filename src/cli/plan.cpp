@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "base/fail.hpp"
-#include "base/log.hpp"
 #include "cli/cluster.hpp"
 #include "cli/commands.hpp"
 #include "cli/record.hpp"
@@ -134,7 +133,7 @@ int plan(const Options& options) {
                   problem.grad ? "forward and backward together" : "forward", rows_text(problem, rows));
   if (rows.front().machine) text += fmt::format("\nms are predicted for machine {}\n", rows.front().machine->name);
   if (flags.threads != 0 && (!options.cluster.empty() || !rows.front().machine)) {
-    log(LogLevel::warn, "warning: --threads changes nothing here: it is for times on this machine, once calibrated");
+    warn("--threads changes nothing here: it is for times on this machine, once calibrated");
   }
   print(options, text);
   if (!options.json.empty()) {

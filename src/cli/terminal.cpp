@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <utility>
 
@@ -19,6 +20,11 @@ void print(const Options& options, const std::string& text) {
 
 void tell(const std::string& text) noexcept {
   (void)std::fputs(text.c_str(), stderr);
+}
+
+void warn(const std::string& text) {
+  const char* level = std::getenv("ROTUNDA_LOG");
+  if (level == nullptr || std::string(level) != "error") tell(fmt::format("rotunda: warning: {}\n", text));
 }
 
 struct Progress::State {

@@ -15,6 +15,9 @@ void tell(const std::string& text) noexcept;
 /// Results, to standard output; nothing with --quiet.
 void print(const Options& options, const std::string& text);
 
+/// A warning, to standard error; none where ROTUNDA_LOG is error.
+void warn(const std::string& text);
+
 /// A line of progress on standard error while it lives: on a terminal only, and not with --quiet. Thread-safe.
 class Progress {
  public:

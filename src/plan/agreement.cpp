@@ -137,6 +137,7 @@ std::shared_ptr<const Plan> agree_on_plan(const Problem& problem, const PlanOpti
 
   const auto column = [&](auto value) {
     std::vector<std::string> values;
+    values.reserve(all.size());
     for (const Statement& statement : all) values.push_back(value(statement));
     return values;
   };

@@ -68,6 +68,7 @@ class Directions {
         machine_(machine),
         costs_(costs) {}
 
+  [[nodiscard]] const Shard& shard() const { return shard_; }
   const Entry& of(ScheduleKind kind, bool backward) {
     const auto [found, is_new] = entries_.try_emplace({kind, backward});
     if (is_new) found->second = make(kind, backward);
@@ -184,23 +185,27 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
   const auto schedules = schedules_allowed(options, ranks);
   const auto shard_kinds = shards_allowed(problem, options, ranks);
   std::vector<Shard> shards;
+  shards.reserve(shard_kinds.size());
   for (const ShardKind kind : shard_kinds) shards.push_back(shard_of(problem, options, kind, ranks));
   const bool open =
       schedules.size() * shards.size() * backward_schedules_allowed(options, schedules.front(), ranks).size() > 1;
   std::vector<Costed> candidates;
   std::vector<Refusal> refused;
+  const auto weigh = [&](Directions& on, ScheduleKind forward_kind, ScheduleKind backward_kind) {
+    const auto& forward = on.of(forward_kind, false);
+    const auto& backward = on.of(backward_kind, true);
+    if (const auto& reason = forward.refusal ? forward.refusal : backward.refusal) {
+      refused.push_back({name(forward.options, backward.options, on.shard()), *reason, true});
+      return;
+    }
+    const DirectionCost* back = problem.grad ? &backward.cost : nullptr;
+    candidates.push_back({combine(on.shard(), forward.options, forward.cost, back), backward.options, &on.shard()});
+  };
   for (const Shard& shard : shards) {
     Directions directions(problem, options, shard, kernel, device, machine, open);
     for (const ScheduleKind kind : schedules) {
-      const auto& forward = directions.of(kind, false);
-      for (const ScheduleKind backward_kind : backward_schedules_allowed(options, kind, ranks)) {
-        const auto& backward = directions.of(backward_kind, true);
-        if (const auto& reason = forward.refusal ? forward.refusal : backward.refusal) {
-          refused.push_back({name(forward.options, backward.options, shard), *reason, true});
-          continue;
-        }
-        const DirectionCost* back = problem.grad ? &backward.cost : nullptr;
-        candidates.push_back({combine(shard, forward.options, forward.cost, back), backward.options, &shard});
+      for (const ScheduleKind backward : backward_schedules_allowed(options, kind, ranks)) {
+        weigh(directions, kind, backward);
       }
     }
   }

@@ -101,7 +101,6 @@ grep -q "</svg>" e.svg || fail "no picture"
 expect 0 "not chosen" explain --problem "$small" --ranks 2 --json planned.json --trace planned.trace
 grep -q '"name": "explain"' planned.json || fail "explain --json wrote no record"
 grep -q '"dur"' planned.trace || fail "explain --trace wrote no steps"
-expect 2 "plan compares many schedules and runs none" plan --problem "$small" --trace never.json
 expect 0 "balance" plan --problem "$small" --json p.json
 expect 0 "predicted for machine h200_nvlink" plan --problem "$small" --cluster h200_nvlink --ranks 4
 expect 2 "kernel 'nonsense' is unknown" plan --problem "$small" --kernel nonsense
