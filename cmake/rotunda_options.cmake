@@ -83,6 +83,9 @@ endif()
 # Everything is compiled with the sanitizers, whole program or nothing.
 if(ROTUNDA_SANITIZE)
   add_compile_options(-fsanitize=${ROTUNDA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wno-maybe-uninitialized)  # GCC's manual: with sanitizers it may be a false alarm
+  endif()
   add_link_options(-fsanitize=${ROTUNDA_SANITIZE})
   add_compile_definitions(ROTUNDA_FEW_TARGETS)  # src/kernel/targets.hpp
 endif()
