@@ -15,7 +15,7 @@
 namespace rotunda {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Machine, name, flops_per_second, bytes_per_second, seconds_per_message, overlaps,
-                                   memory_bytes_per_second)
+                                   memory_bytes_per_second, seconds_per_call)
 
 namespace {
 
