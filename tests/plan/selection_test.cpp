@@ -107,7 +107,8 @@ TEST(Selection, RefusesWithEveryReason) {
 
 TEST(Selection, DisabledKernelsSaySo) {
   ASSERT_EQ(setenv("ROTUNDA_DISABLE", "cpu", 1), 0);
-  expect_refused({}, ErrorKind::unsupported, "no kernel serves this problem: cpu disabled by ROTUNDA_DISABLE");
+  expect_refused({}, ErrorKind::unsupported, "no kernel serves this problem: ");
+  expect_refused({}, ErrorKind::unsupported, "cpu disabled by ROTUNDA_DISABLE");  // builds with CUDA name more kernels
   ASSERT_EQ(setenv("ROTUNDA_DISABLE", "local", 1), 0);
   expect_refused({}, ErrorKind::unsupported, "local (disabled by ROTUNDA_DISABLE)");
   unsetenv("ROTUNDA_DISABLE");
