@@ -62,6 +62,7 @@ struct Region {
   int buffer = -1;  ///< index in Program::buffers; -1: none
   std::int64_t row = 0, rows = 0;
   std::int64_t head = 0, heads = 0;
+  std::int64_t packed_heads = 0;  ///< of workspace: it lies as if it had this many heads and no more; 0: as it is
 
   [[nodiscard]] explicit operator bool() const { return buffer >= 0; }
   bool operator==(const Region&) const = default;

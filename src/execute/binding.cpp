@@ -79,24 +79,34 @@ void check_memory(const Program& program, const Tensors& tensors, const Device& 
   }
 }
 
-BoundBuffers::BoundBuffers(const Program& program, const Tensors& tensors, std::byte* workspace) : tensors_(tensors) {
+namespace {
+
+TensorView workspace_view(const Buffer& buffer, std::int64_t heads, void* data) {
+  TensorView view = make_view(nullptr, buffer.dtype, buffer.layout, buffer.batch, buffer.rows, heads, buffer.dim);
+  if (!view.empty()) view.data = data;
+  return view;
+}
+
+}  // namespace
+
+BoundBuffers::BoundBuffers(const Program& program, const Tensors& tensors, std::byte* workspace)
+    : program_(program), tensors_(tensors) {
   for (const Buffer& buffer : program.buffers) {
     if (buffer.binding != Binding::workspace) {
       views_.push_back(tensor_of(tensors, buffer.binding));
       continue;
     }
-    TensorView view =
-        make_view(nullptr, buffer.dtype, buffer.layout, buffer.batch, buffer.rows, buffer.heads, buffer.dim);
-    if (!view.empty()) view.data = workspace + buffer.offset;
-    views_.push_back(view);
+    views_.push_back(workspace_view(buffer, buffer.heads, workspace + buffer.offset));
   }
 }
 
 TensorView BoundBuffers::view(const Region& region) const {
   if (!region) return {};
-  return views_[static_cast<std::size_t>(region.buffer)]
-      .narrow_rows(region.row, region.rows)
-      .narrow_heads(region.head, region.heads);
+  const TensorView& buffer = views_[static_cast<std::size_t>(region.buffer)];
+  const TensorView whole = region.packed_heads == 0
+                               ? buffer
+                               : workspace_view(program_.buffer(region), region.packed_heads, buffer.data);
+  return whole.narrow_rows(region.row, region.rows).narrow_heads(region.head, region.heads);
 }
 
 const TensorView& BoundBuffers::user(Binding binding) const {

@@ -12,7 +12,7 @@ namespace rotunda {
 /// The views of a program's buffers for one run.
 class BoundBuffers {
  public:
-  /// workspace: at least program.workspace_bytes, aligned. The tensors and the memory must outlive this.
+  /// workspace: at least program.workspace_bytes, aligned. The program, the tensors and the memory must outlive this.
   BoundBuffers(const Program& program, const Tensors& tensors, std::byte* workspace);
 
   /// A region as a view; empty for no region.
@@ -22,6 +22,7 @@ class BoundBuffers {
   [[nodiscard]] const TensorView& minus_dlse() const { return tensors_.minus_dlse; }
 
  private:
+  const Program& program_;
   const Tensors& tensors_;
   std::vector<TensorView> views_;  ///< by buffer
 };

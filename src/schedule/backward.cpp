@@ -172,7 +172,7 @@ class BackwardBuilder {
   }
 
   Region key_slot(Slots& slots, const Stage& stage) {
-    return narrow_heads(narrow_rows(slots.next(b_), 0, stage.k.len), 0, stage.item.kv.count);
+    return narrow_rows(slots.next(b_, stage.item.kv.count), 0, stage.k.len);
   }
 
   void post_queries(std::size_t i, Transfers& transfers) {
@@ -194,11 +194,10 @@ class BackwardBuilder {
       work.rows = before.rows;
       return;
     }
-    const auto slot = [&](Slots& slots) { return narrow_heads(slots.next(b_), 0, heads.count); };
-    work.q = slot(q_slots_);
-    work.dout = slot(dout_slots_);
-    work.lse = slot(lse_slots_);
-    work.rows = slot(rows_slots_);
+    work.q = q_slots_.next(b_, heads.count);
+    work.dout = dout_slots_.next(b_, heads.count);
+    work.lse = lse_slots_.next(b_, heads.count);
+    work.rows = rows_slots_.next(b_, heads.count);
     b_.move_queries(i,
                     {{b_.bound(Binding::q), work.q},
                      {b_.bound(Binding::dout), work.dout},
@@ -212,7 +211,7 @@ class BackwardBuilder {
   void open_query_gradients(std::size_t i) {
     const HeadRange heads = stages_[i].item.q;
     if (!b_.team().queries_in_place()) {
-      group_dq_ = narrow_heads(dq_slots_.next(b_), 0, heads.count);
+      group_dq_ = dq_slots_.next(b_, heads.count);
     } else if (dq_) {
       group_dq_ = narrow_heads(dq_, 0, heads.count);
     } else {
@@ -307,7 +306,7 @@ class BackwardBuilder {
     }
     const bool narrow = p_.dtype != DType::fp32 && !narrow_dq_;
     if (narrow) {
-      const Region narrow_dq = narrow_heads(narrow_dq_slots_.next(b_), 0, stage.item.q.count);
+      const Region narrow_dq = narrow_dq_slots_.next(b_, stage.item.q.count);
       if (narrow_dq.heads > 0) b_.add(Convert{dq, narrow_dq});
       dq = narrow_dq;
     }

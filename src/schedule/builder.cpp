@@ -22,10 +22,12 @@ Region narrow_heads(Region region, std::int64_t head, std::int64_t heads) {
   return region;
 }
 
-Region Slots::next(Builder& builder) {
+Region Slots::next(Builder& builder, std::int64_t heads) {
   turn_ = 1 - turn_;
   builder.await_sent(std::exchange(sent_[turn_], -1));
-  return regions_[turn_];
+  Region region = narrow_heads(regions_[turn_], 0, heads);
+  region.packed_heads = heads;
+  return region;
 }
 
 Builder::Builder(const Problem& problem, const Shard& shard, const ScheduleOptions& options, int rank, bool backward)

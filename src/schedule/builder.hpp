@@ -139,8 +139,9 @@ class Slots {
  public:
   Slots() = default;
   explicit Slots(std::array<Region, 2> regions) : regions_(regions) {}
-  /// Turns to the other slot, once what was sent from it has left (a step).
-  Region next(Builder& builder);
+  /// Turns to the other slot, once what was sent from it has left (a step). Its rows lie dense with `heads` heads:
+  /// copies to and from other ranks are slower where rows are apart.
+  Region next(Builder& builder, std::int64_t heads);
   /// The exchange that sends from the current slot.
   void sent_by(int exchange) { sent_[turn_] = exchange; }
 

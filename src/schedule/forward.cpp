@@ -104,7 +104,7 @@ class ForwardBuilder {
       keys_[i] = {own(Binding::k), own(Binding::v)};
     } else {
       const auto slot = [&](Slots& slots) {
-        return narrow_heads(narrow_rows(slots.next(b_), stage.k), 0, stage.item.kv.count);
+        return narrow_rows(slots.next(b_, stage.item.kv.count), stage.k);
       };
       keys_[i] = {slot(k_slots_), slot(v_slots_)};
     }
@@ -123,7 +123,7 @@ class ForwardBuilder {
       queries_[i] = queries_[i - 1];
       return;
     }
-    queries_[i] = narrow_heads(q_slots_.next(b_), 0, heads.count);
+    queries_[i] = q_slots_.next(b_, heads.count);
     b_.move_queries(i, {{b_.bound(Binding::q), queries_[i]}}, Builder::Direction::to_gathered, transfers);
   }
 
@@ -134,8 +134,8 @@ class ForwardBuilder {
       out_ = narrow_heads(narrow_rows(b_.bound(Binding::out), stages_[i].q), heads);
       lse_ = narrow_heads(narrow_rows(b_.bound(Binding::lse), stages_[i].q), heads);
     } else {
-      out_ = narrow_heads(out_slots_.next(b_), 0, heads.count);
-      lse_ = narrow_heads(lse_slots_.next(b_), 0, heads.count);
+      out_ = out_slots_.next(b_, heads.count);
+      lse_ = lse_slots_.next(b_, heads.count);
     }
   }
 

@@ -104,8 +104,10 @@ Region KeyGradients::landing_of(const Gradient& gradient, const Segment& segment
 void KeyGradients::receive(std::size_t i, Transfers& transfers) {
   Region arrived_dk, arrived_dv;
   if (!whole_ && rows_arriving(i) > 0) {
-    arrived_dk = arrived_dk_.next(b_);
-    arrived_dv = arrived_dv_.next(b_);
+    std::int64_t heads = 0;
+    for (const Taker& taker : b_.takers(i)) heads = std::max<std::int64_t>(heads, taker.kv.count);
+    arrived_dk = arrived_dk_.next(b_, heads);
+    arrived_dv = arrived_dv_.next(b_, heads);
   }
   std::int64_t row = 0;
   for (const Taker& taker : b_.takers(i)) {

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "rotunda/schedule.hpp"
 #include "schedule/segments.hpp"
 #include "schedule/team.hpp"
@@ -107,6 +109,26 @@ TEST(A2a, MovesWholeSequencesOfAShareOfTheHeads) {
   EXPECT_EQ(c.pairs, 64 * 64 * 2);  // 2 of 8 heads
   // Q and O of 48 rows × 2 heads (O back for 16 rows × 6 heads), K and V of 48 rows × 1 head, LSE fp32.
   EXPECT_EQ(c.bytes_received, 48 * 2 * 16 * 2 + 2 * 48 * 1 * 16 * 2 + 16 * 6 * (16 * 2 + 4));
+}
+
+TEST(A2a, WhatTravelsOfASmallHeadGroupLiesDense) {
+  const std::string text = "b=2 s_q=64 h_q=16 h_kv=16 d=16 mask=causal grad=1";  // groups of 1, 2, 2, 2 and 1 head
+  for (const bool backward : {false, true}) {
+    const Problem problem = parse_problem(text);
+    const Program program =
+        make_program(problem, make_shard(problem, ShardKind::dual_chunk, 2), {ScheduleKind::a2a}, 0, backward);
+    std::int64_t fewest = 16;
+    for (const Exchange& exchange : program.exchanges) {
+      for (const auto* transfers : {&exchange.sends, &exchange.receives}) {
+        for (const Transfer& transfer : *transfers) {
+          if (program.buffer(transfer.region).binding != Binding::workspace) continue;
+          EXPECT_EQ(transfer.region.packed_heads, transfer.region.heads) << exchange.label;
+          fewest = std::min(fewest, transfer.region.heads);
+        }
+      }
+    }
+    EXPECT_EQ(fewest, 1);
+  }
 }
 
 TEST(Team, SharesHeadsAndReplicatesKeys) {

@@ -108,7 +108,7 @@ std::vector<Cell*> Simulation::cells(Rank& rank, const Region& region) {
   std::vector<Cell*> result;
   if (!region) return result;
   const auto index = static_cast<std::size_t>(region.buffer);
-  const std::int64_t heads = rank.program.buffers[index].heads;
+  const std::int64_t heads = region.packed_heads > 0 ? region.packed_heads : rank.program.buffers[index].heads;
   for (std::int64_t row = region.row; row < region.row + region.rows; ++row) {
     for (std::int64_t head = region.head; head < region.head + region.heads; ++head) {
       result.push_back(&rank.cells[index].at(static_cast<std::size_t>(row * heads + head)));
