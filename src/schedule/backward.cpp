@@ -27,7 +27,11 @@ class BackwardBuilder {
                                       [](const Stage& stage) { return !stage.active || (stage.first && stage.last); });
     narrow_dq_ = narrow && one_call;
     narrow_dkv_ = narrow && keys_.whole();
-    own_alone_ = b_.team().own_keys_in_place() && !keys_.any_arrive() && !keys_.exact() && writes_user_;
+    const bool own_apart = !b_.team().own_keys_in_place() || keys_.exact();
+    own_alone_ = !own_apart && !keys_.any_arrive(stages_.size()) && writes_user_;
+    // The last item's call comes before what the item before it has brought is added.
+    const std::size_t added = std::max<std::size_t>(stages_.size(), 2) - 2;
+    own_first_ = own_alone_ || (!own_apart && b_.team().groups() == 1 && !keys_.any_arrive(added));
     allocate();
   }
 
@@ -146,7 +150,7 @@ class BackwardBuilder {
     const bool own_active =
         std::any_of(stages_.begin(), stages_.end(), [](const Stage& stage) { return stage.in_place && stage.active; });
     keys_.prepare(keys_.whole() || own_alone_ || p_.dtype == DType::fp32,
-                  keys_.whole() ? b_.every_key_row_is_gathered() : own_alone_ && own_active);
+                  keys_.whole() ? b_.every_key_row_is_gathered() : own_first_ && own_active);
     if (!b_.team().queries_in_place() && !b_.every_query_row_is_gathered()) b_.add(Fill{b_.bound(Binding::dq), 0});
   }
 
@@ -239,7 +243,7 @@ class BackwardBuilder {
     step.q_head = stage.item.q.begin;
     step.kv_head = stage.item.kv.begin;
     step.init_dq = stage.first;
-    step.init_dkv = computes_apart(stage) || own_alone_;
+    step.init_dkv = computes_apart(stage) || own_first_;
     step.slices = stage.slices;
     b_.add(step);
   }
@@ -326,6 +330,7 @@ class BackwardBuilder {
   Slots q_slots_, dout_slots_, lse_slots_, rows_slots_, dq_slots_, narrow_dq_slots_;
   bool narrow_dq_ = false, narrow_dkv_ = false;  // calls write these in the problem's dtype
   bool own_alone_ = false;                       // this rank's own keys get gradients from its own call alone
+  bool own_first_ = false;                       // or from that before any other
   bool writes_user_ = false;                     // a call may write a whole gradient where the user wants it
   const bool computes_delta_ = !b_.options().sends_out || p_.sink == Sink::learnable;
   Region delta_, dq_;

@@ -22,8 +22,8 @@ std::int64_t KeyGradients::rows_arriving(std::size_t i) const {
   return rows;
 }
 
-bool KeyGradients::any_arrive() const {
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
+bool KeyGradients::any_arrive(std::size_t items) const {
+  for (std::size_t i = 0; i < items; ++i) {
     if (rows_arriving(i) > 0) return true;
   }
   return false;

@@ -16,8 +16,8 @@ class KeyGradients {
   [[nodiscard]] bool whole() const { return whole_; }
   /// fp32 results have no bits to hide the roundings of a sum over ranks: what they lose is kept and added last.
   [[nodiscard]] bool exact() const { return exact_; }
-  /// Other ranks have gradients for this rank's keys.
-  [[nodiscard]] bool any_arrive() const;
+  /// Other ranks have gradients for this rank's keys, from one of their first `items` items.
+  [[nodiscard]] bool any_arrive(std::size_t items) const;
   void allocate();
   /// Makes the sums: in the user's tensors or in fp32 beside them. covered: steps to come write every row of them
   /// before any is read.

@@ -75,6 +75,20 @@ TEST(Slices, GrowWithTheRunsOfAShardAndNotWithTheirPairs) {
   }
 }
 
+TEST(P2p, OwnGradientsAreWrittenWhereNothingHasArrivedBefore) {
+  const Problem problem = parse_problem("s_q=64 h_q=2 d=16 mask=causal grad=1");
+  for (const int ranks : {2, 3}) {
+    const Program program = make_program(problem, make_shard(problem, ShardKind::dual_chunk, ranks), {}, 0, true);
+    bool any_fill = false, own_writes = false;
+    for (const Step& step : program.steps) {
+      any_fill = any_fill || std::holds_alternative<Fill>(step);
+      if (const auto* call = std::get_if<AttendBackward>(&step)) own_writes = call->init_dkv;  // own keys come last
+    }
+    EXPECT_EQ(own_writes, ranks == 2);
+    EXPECT_EQ(any_fill, ranks == 3);
+  }
+}
+
 TEST(P2p, ZigzagSendsOnlyTheHalfThatIsSeen) {
   // Causal: lower ranks' late chunks are in the future of everything here, so only their early chunk is sent.
   const Program program =
