@@ -14,9 +14,6 @@
 
 namespace rotunda {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Machine, name, flops_per_second, bytes_per_second, seconds_per_message, overlaps,
-                                   memory_bytes_per_second, seconds_per_call)
-
 namespace {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
@@ -55,9 +52,21 @@ struct Statement {
   ErrorKind kind = ErrorKind::internal;
 };
 
+nlohmann::json json_of(const Machine& machine) {
+  nlohmann::json json;
+  for_fields(machine, [&](const char* name, const auto& value) { json[name] = value; });
+  return json;
+}
+
+Machine machine_from(const nlohmann::json& json) {
+  Machine machine;
+  for_fields(machine, [&](const char* name, auto& value) { json.at(name).get_to(value); });
+  return machine;
+}
+
 std::string write(const Statement& statement) {
   return nlohmann::json{{"fields", statement.fields},
-                        {"machine", statement.machine},
+                        {"machine", json_of(statement.machine)},
                         {"hash", statement.plan_hash},
                         {"error", statement.error},
                         {"kind", static_cast<int>(statement.kind)}}
@@ -66,7 +75,7 @@ std::string write(const Statement& statement) {
 
 Statement read(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text);
-  return {json.at("fields").get<Fields>(), json.at("machine").get<Machine>(), json.at("hash").get<std::string>(),
+  return {json.at("fields").get<Fields>(), machine_from(json.at("machine")), json.at("hash").get<std::string>(),
           json.at("error").get<std::string>(), static_cast<ErrorKind>(json.at("kind").get<int>())};
 }
 
