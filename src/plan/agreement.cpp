@@ -36,7 +36,7 @@ Fields fields(const Problem& problem, const PlanOptions& options) {
       {"kernel", or_auto(options.kernel)},
       {"kernel_scratch", number(options.kernel_scratch)},
       {"transport", or_auto(options.transport)},
-      {"device", or_auto(options.device)},
+      {"device", name(options.device)},
       {"machine", options.machine ? to_text(*options.machine) : "auto"},
   };
   result.insert(result.end(), asked.begin(), asked.end());
@@ -110,12 +110,11 @@ void compare(const std::string& field, const std::vector<std::string>& values) {
 PlanOptions on_device_of(const PlanOptions& options, const Transport& transport) {
   PlanOptions result = options;
   const Device device = transport.device();
-  const std::string kind = to_string(device.kind);
-  if (!options.device.empty() && options.device != kind) {
-    fail(ErrorKind::bad_input, "device {} was asked for, and the transport is on {}", options.device,
+  if (options.device.value_or(device.kind) != device.kind) {
+    fail(ErrorKind::bad_input, "device {} was asked for, and the transport is on {}", to_string(*options.device),
          to_string(device));
   }
-  result.device = kind;
+  result.device = device.kind;
   const auto& table = transports();
   const auto named = [&](const TransportEntry& entry) { return entry.name == transport.name(); };
   if (options.transport.empty() && std::any_of(table.begin(), table.end(), named)) result.transport = transport.name();

@@ -69,13 +69,10 @@ Device::Kind device_kind(const Problem& problem, const PlanOptions& options) {
 }
 
 Device choose_device(const Problem& problem, const PlanOptions& options, int rank, std::vector<Refusal>& refusals) {
-  if (options.device == "cpu") return {};
-  if (options.device == "cuda") {
+  if (options.device == Device::Kind::cpu) return {};
+  if (options.device == Device::Kind::cuda) {
     if (cuda_device_count() == 0) fail(ErrorKind::unsupported, "device cuda: {}", why_no_cuda());
     return cuda_device(cuda_index(options, rank));
-  }
-  if (!options.device.empty()) {
-    fail(ErrorKind::bad_input, "device '{}' is unknown; allowed: auto, cpu, cuda", options.device);
   }
   const auto reason = nothing_on_cuda(problem, options);
   if (!reason) return cuda_device(cuda_index(options, rank));
