@@ -115,9 +115,8 @@ PlanOptions on_device_of(const PlanOptions& options, const Transport& transport)
          to_string(device));
   }
   result.device = device.kind;
-  const auto& table = transports();
-  const auto named = [&](const TransportEntry& entry) { return entry.name == transport.name(); };
-  if (options.transport.empty() && std::any_of(table.begin(), table.end(), named)) result.transport = transport.name();
+  const bool named = find_transport(transport.name()) != nullptr;
+  if (options.transport.empty() && named) result.transport = transport.name();
   result.devices.clear();
   if (device.is_cuda()) result.devices = {device.index};
   return result;

@@ -134,11 +134,12 @@ std::string choose_transport(const PlanOptions& options, const Device& device, s
     refusals.push_back({"transport " + entry.name, reason, unsupported});
     if (wanted) reasons.push_back(fmt::format("{} ({})", entry.name, reason));
   }
-  if (chosen != nullptr && chosen->memory.value_or(device.kind) != device.kind) {
-    fail(ErrorKind::unsupported, "transport {} moves memory of {}, and the plan is for {}", chosen->name,
-         *chosen->memory == Device::Kind::cuda ? "CUDA devices" : "the host", to_string(device));
+  if (chosen != nullptr) {
+    if (const std::string reason = chosen->refuse(device); !reason.empty()) {
+      fail(ErrorKind::unsupported, "{}", reason);
+    }
+    return chosen->name;
   }
-  if (chosen != nullptr) return chosen->name;
   if (!options.transport.empty() && std::find(names.begin(), names.end(), options.transport) == names.end()) {
     fail(ErrorKind::bad_input, "transport '{}' is unknown; allowed: auto, {}", options.transport,
          fmt::join(names, ", "));
