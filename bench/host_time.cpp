@@ -65,7 +65,7 @@ double host_microseconds(const Device& device, Stream stream, Transport& transpo
 void time_schedule(const Problem& problem, ScheduleKind schedule, const std::string& kernel, Transport& transport) {
   PlanOptions options;
   options.schedule = schedule;
-  options.device = "cuda";
+  options.device = Device::Kind::cuda;
   options.kernel = kernel;
   const auto agree = [&] { return agree_on_plan(problem, options, transport); };
   const auto plan = agree();

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "rotunda/device.hpp"
+
 namespace rotunda {
 
 /// A kernel or a transport that the project knows.
@@ -12,8 +14,9 @@ struct Component {
   std::string kind;  ///< "kernel" or "transport"
   std::string name;
   bool available = false;
-  std::string description;  ///< what it is, or why it is not available and what it needs
-  bool processes = false;   ///< a transport that make_process_transport makes: each rank is a process
+  std::string description;               ///< what it is, or why it is not available and what it needs
+  bool processes = false;                ///< a transport that make_process_transport makes: each rank is a process
+  std::optional<Device::Kind> memory{};  ///< the one kind that a transport moves; nothing: any
 };
 
 [[nodiscard]] std::vector<Component> components();

@@ -9,7 +9,8 @@
 
 namespace rotunda {
 
-/// What a machine does in a second, for choosing and for `rotunda plan`.
+/// What a machine does in a second, for choosing and for `rotunda plan`. A field more is a line here and one in
+/// for_fields.
 struct Machine {
   std::string name = "cpu";
   double flops_per_second = 5e10;  ///< a rank's attention rate
@@ -21,6 +22,18 @@ struct Machine {
 
   bool operator==(const Machine&) const = default;
 };
+
+/// Calls visit(name, field) for every field of a machine: the one list that texts, files and ranks' agreement follow.
+template <class AnyMachine, class Visit>
+void for_fields(AnyMachine& machine, Visit&& visit) {
+  visit("name", machine.name);
+  visit("flops_per_second", machine.flops_per_second);
+  visit("bytes_per_second", machine.bytes_per_second);
+  visit("seconds_per_message", machine.seconds_per_message);
+  visit("overlaps", machine.overlaps);
+  visit("memory_bytes_per_second", machine.memory_bytes_per_second);
+  visit("seconds_per_call", machine.seconds_per_call);
+}
 
 /// A kernel's attention rate, forward and backward together: of one thread on a CPU, of the device on CUDA.
 struct KernelRate {

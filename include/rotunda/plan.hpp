@@ -28,9 +28,9 @@ struct PlanOptions {
   std::string shard_for;        ///< text of the problem that the shard is made for, if many share it; empty: this one
   std::string kernel;           ///< empty: auto (never reference)
   std::string transport;        ///< empty: auto
-  std::string device;           ///< "cpu", "cuda", or empty: cuda where a kernel there serves the problem, else cpu
-  std::vector<int> devices{};   ///< CUDA device of rank r: devices[r % size]; empty: all in turn
-  int threads = 0;              ///< a rank's thread budget; 0: cores / ranks, at least 1
+  std::optional<Device::Kind> device;  ///< empty: cuda where a kernel there serves the problem, else cpu
+  std::vector<int> devices{};          ///< CUDA device of rank r: devices[r % size]; empty: all in turn
+  int threads = 0;                     ///< a rank's thread budget; 0: cores / ranks, at least 1
   /// Bytes that a kernel may take for what one of its passes leaves to the next, where it can do with less: less costs
   /// time, and other sizes give other bits. 0: the kernel's default. sm90's backward: P and dS, of at least one query
   /// tile.

@@ -131,7 +131,8 @@ struct ProcessOptions {
 /// A process that dies is noticed at once, one that is late after the timeout. Streams that wait for it are then let
 /// go, so that nothing hangs, and every later call throws: what a stream has computed counts when a call after it, such
 /// as all_gather_text, has not thrown.
-/// @throws Error transport (who is missing), unsupported (what the machine lacks), bad_input (an unknown name)
+/// @throws Error transport (who is missing), unsupported (what a rank lacks, on all ranks alike), bad_input (an unknown
+/// name)
 [[nodiscard]] std::unique_ptr<Transport> make_process_transport(const std::string& name, const ProcessOptions& options);
 
 /// Bytes between the ranks of a group, as a host program carries them (torch.distributed, say). The n-th send of rank a

@@ -231,21 +231,25 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
+Device::Kind parse_device_kind(const std::string& name) {
+  for (const auto kind : {Device::Kind::cpu, Device::Kind::cuda}) {
+    if (name == to_string(kind)) return kind;
+  }
+  fail(ErrorKind::bad_input, "--device is '{}', allowed are auto, cpu, cuda", name);
+}
+
 void read_devices(const Values& values, Options& options) {
   const auto device = values.find("--device");
-  if (device != values.end() && device->second != "auto") {
-    options.plan.device = device->second;
-    if (device->second != "cpu" && device->second != "cuda") {
-      fail(ErrorKind::bad_input, "--device is '{}', allowed are auto, cpu, cuda", device->second);
-    }
-  }
+  if (device != values.end() && device->second != "auto") options.plan.device = parse_device_kind(device->second);
   const auto devices = values.find("--devices");
   if (devices == values.end()) return;
   for (const std::string& part : split(devices->second)) {
     options.plan.devices.push_back(static_cast<int>(whole_number("--devices", part, 0, kMaxRanks)));
   }
-  if (options.plan.device == "cpu") fail(ErrorKind::bad_input, "--devices names CUDA devices, but --device is cpu");
-  options.plan.device = "cuda";
+  if (options.plan.device == Device::Kind::cpu) {
+    fail(ErrorKind::bad_input, "--devices names CUDA devices, but --device is cpu");
+  }
+  options.plan.device = Device::Kind::cuda;
 }
 
 void read_plan(const Values& values, Options& options) {

@@ -75,7 +75,7 @@ Rival alone(const std::string& name, const SessionSetup& ours, const Session& se
   if (name == "ideal_same_kernel") setup.options.kernel = session.plan().kernel;
   setup.options.kernel_scratch = ours.options.kernel_scratch;
   setup.options.threads = std::min(cores(), ours.options.threads * ours.ranks);
-  setup.options.device = devices.empty() ? "cpu" : "cuda";
+  setup.options.device = devices.empty() ? Device::Kind::cpu : Device::Kind::cuda;
   Rival rival{name, {}, true};
   const auto add = [&] { rival.sessions.push_back(std::make_unique<Session>(setup, inputs.tensors.views)); };
   if (devices.empty()) add();

@@ -33,7 +33,7 @@ std::optional<KernelRate> rate_of(const std::string& kernel, const Device& devic
   setup.problem = parse_problem(fmt::format("dtype={} s_q={} h_q={} d={} grad=1", to_string(dtype), s, heads, d));
   setup.options.machine = Machine{};  // whatever was measured before
   setup.options.kernel = kernel;
-  setup.options.device = device.is_cuda() ? "cuda" : "cpu";
+  setup.options.device = device.kind;
   if (device.is_cuda()) setup.options.devices = {device.index};
   setup.options.threads = 1;
   try {

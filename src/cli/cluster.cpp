@@ -25,41 +25,45 @@ const std::vector<Machine>& known() {
   return machines;
 }
 
-double positive(const json& object, const char* key, const std::string& file) {
-  const auto found = object.find(key);
-  if (found == object.end()) fail(ErrorKind::bad_input, "{}: {} is missing", file, key);
-  if (!found->is_number() || !(found->get<double>() > 0)) {
-    fail(ErrorKind::bad_input, "{}: {} is {}, allowed are numbers above 0", file, key, found->dump().substr(0, 60));
-  }
-  return found->get<double>();
+/// Whether a field may have a value, and which it may have.
+struct Allowed {
+  bool met;
+  const char* what;
+};
+Allowed allowed(const json& value, const std::string&) {
+  return {value.is_string(), "strings"};
+}
+Allowed allowed(const json& value, bool) {
+  return {value.is_boolean(), "true and false"};
+}
+Allowed allowed(const json& value, double) {
+  return {value.is_number() && value.get<double>() > 0, "numbers above 0"};
 }
 
 Machine from_file(const std::string& file) {
   const json object = json::parse(read_text(file), nullptr, false);
   if (!object.is_object()) fail(ErrorKind::bad_input, "{} holds no JSON object that describes a cluster", file);
-  static const std::vector<std::string> keys{
-      "name", "flops_per_second", "bytes_per_second", "seconds_per_message", "overlaps", "memory_bytes_per_second"};
+  Machine machine;
+  machine.name = file;
+  std::vector<std::string> keys;
+  for_fields(machine, [&](const char* key, const auto&) { keys.emplace_back(key); });
   for (const auto& [key, value] : object.items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       fail(ErrorKind::bad_input, "{}: unknown key {}, allowed are {}{}", file, key, fmt::join(keys, ", "),
            suggestion(key, keys));
     }
   }
-  Machine machine;
-  machine.name = object.contains("name") && object["name"].is_string() ? object["name"].get<std::string>() : file;
-  machine.flops_per_second = positive(object, "flops_per_second", file);
-  machine.bytes_per_second = positive(object, "bytes_per_second", file);
-  machine.seconds_per_message = positive(object, "seconds_per_message", file);
-  if (object.contains("overlaps")) {
-    if (!object["overlaps"].is_boolean()) {
-      fail(ErrorKind::bad_input, "{}: overlaps is {}, allowed are true and false", file, object["overlaps"].dump());
-    }
-    machine.overlaps = object["overlaps"].get<bool>();
+  for (const char* key : {"flops_per_second", "bytes_per_second", "seconds_per_message"}) {
+    if (!object.contains(key)) fail(ErrorKind::bad_input, "{}: {} is missing", file, key);
   }
-  machine.memory_bytes_per_second = machine.overlaps ? kDeviceMemory : Machine{}.memory_bytes_per_second;
-  if (object.contains("memory_bytes_per_second")) {
-    machine.memory_bytes_per_second = positive(object, "memory_bytes_per_second", file);
-  }
+  if (object.contains("overlaps") && object["overlaps"] == true) machine.memory_bytes_per_second = kDeviceMemory;
+  for_fields(machine, [&](const char* key, auto& field) {
+    if (!object.contains(key)) return;
+    const json& value = object[key];
+    const auto [met, what] = allowed(value, field);
+    if (!met) fail(ErrorKind::bad_input, "{}: {} is {}, allowed are {}", file, key, value.dump().substr(0, 60), what);
+    value.get_to(field);
+  });
   return machine;
 }
 
@@ -81,7 +85,8 @@ Machine find_cluster(const std::string& name_or_file) {
 const char* cluster_help() {
   return "Predict times too: cpu, h200_nvlink, or a JSON file {\"name\", \"flops_per_second\" (of a rank's attention), "
          "\"bytes_per_second\" (of a rank's link, each way), \"seconds_per_message\", \"overlaps\" (false: "
-         "exchanges take the time of attention, as on CPUs), \"memory_bytes_per_second\" (for sums and conversions)}";
+         "exchanges take the time of attention, as on CPUs), \"memory_bytes_per_second\" (for sums and conversions), "
+         "\"seconds_per_call\" (of a kernel's start and end)}";
 }
 
 }  // namespace rotunda::cli

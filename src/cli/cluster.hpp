@@ -7,9 +7,8 @@
 
 namespace rotunda::cli {
 
-/// A machine known by name, or one described by a JSON file {"name", "flops_per_second", "bytes_per_second",
-/// "seconds_per_message", "overlaps"}: a rank's attention rate, its link's rate each way, a message's latency, and
-/// whether exchanges run beside attention (default false).
+/// A machine known by name, or one described by a JSON file: an object of Machine's fields, of which flops_per_second,
+/// bytes_per_second and seconds_per_message must be given.
 /// @throws Error bad_input
 [[nodiscard]] Machine find_cluster(const std::string& name_or_file);
 

@@ -165,9 +165,10 @@ void append_records(const Options& options, const Tour& tour) {
 }  // namespace
 
 int demo(const Options& options) {
-  if (const std::string& name = options.plan.transport; name == "ipc" || name == "nccl") {
+  if (const auto asked = asked_transport(options.plan); asked && asked->processes) {
     fail(ErrorKind::unsupported,
-         "--transport is {}, whose ranks are processes, and the tour's are threads; allowed here: auto, local", name);
+         "--transport is {}, whose ranks are processes, and the tour's are threads; allowed here: auto, local",
+         asked->name);
   }
   std::vector<std::unique_ptr<Tour>> tours;
   std::size_t runs = 0, failed = 0;

@@ -106,7 +106,8 @@ std::vector<std::string> lines_of(const Program& program) {
 
 nlohmann::ordered_json explanation_json(const Options& options, const Plans& plans) {
   const Plan& first = *plans.front();
-  const Machine& machine = first.machine;
+  nlohmann::ordered_json machine;
+  for_fields(first.machine, [&](const char* name, const auto& value) { machine[name] = value; });
   nlohmann::ordered_json refusals = nlohmann::ordered_json::array(), costs = refusals, programs = refusals;
   for (const Refusal& each : first.refusals) {
     refusals.push_back({{"what", each.what}, {"because", each.reason}, {"unsupported", each.unsupported}});
@@ -132,14 +133,7 @@ nlohmann::ordered_json explanation_json(const Options& options, const Plans& pla
           {"device", to_string(first.device)},
           {"threads", first.threads},
           {"hash", fmt::format("{:016x}", first.hash)},
-          {"machine",
-           {{"name", machine.name},
-            {"flops_per_second", machine.flops_per_second},
-            {"bytes_per_second", machine.bytes_per_second},
-            {"seconds_per_message", machine.seconds_per_message},
-            {"overlaps", machine.overlaps},
-            {"memory_bytes_per_second", machine.memory_bytes_per_second},
-            {"seconds_per_call", machine.seconds_per_call}}},
+          {"machine", machine},
           {"not_chosen", refusals},
           {"query_tokens", map_json(first.shard.q)},
           {"key_tokens", map_json(first.shard.k)},

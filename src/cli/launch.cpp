@@ -14,7 +14,7 @@
 #include <cstring>
 
 #include "base/fail.hpp"
-#include "rotunda/info.hpp"
+#include "cli/setup.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -167,10 +167,8 @@ bool needs_processes(const Options& options) {
   if (options.command != Command::run && options.command != Command::verify && options.command != Command::bench) {
     return false;
   }
-  const std::vector<Component> all = components();
-  return std::any_of(all.begin(), all.end(), [&](const Component& each) {
-    return each.kind == "transport" && each.name == options.plan.transport && each.available && each.processes;
-  });
+  const auto asked = asked_transport(options.plan);
+  return asked && asked->available && asked->processes;
 }
 
 void join_job(Options& options, const std::optional<ProcessGroup>& job) {

@@ -125,7 +125,7 @@ nlohmann::ordered_json row_json(const Problem& problem, const Row& row) {
 int plan(const Options& options) {
   const Problem problem = required_problem(options);
   const PlanOptions& flags = options.plan;
-  const bool any_asked = !flags.kernel.empty() || !flags.transport.empty() || !flags.device.empty() || flags.inner != 0;
+  const bool any_asked = !flags.kernel.empty() || !flags.transport.empty() || flags.device || flags.inner != 0;
   if (any_asked) (void)simplest_plan(problem, options, options.ranks_or_default());
   const auto rows = all_rows(problem, options);
   std::string text =

@@ -5,6 +5,7 @@
 
 #include "base/fail.hpp"
 #include "cli/session_runner.hpp"
+#include "cli/setup.hpp"
 
 namespace rotunda::cli {
 namespace {
@@ -39,8 +40,10 @@ std::string to_text(const RankReport& report, const std::vector<double>& seconds
       .dump();
 }
 
-/// The device of this rank: as asked for, or by its number on its host.
+/// The device of this rank: none where the transport moves host memory, else as asked for, or by its number on its
+/// host.
 Device device_of(const SessionSetup& setup) {
+  if (const auto asked = asked_transport(setup.options); asked && asked->memory == Device::Kind::cpu) return {};
   const std::vector<int>& devices = setup.options.devices;
   if (!devices.empty()) {
     return cuda_device(devices[static_cast<std::size_t>(setup.process->rank) % devices.size()]);

@@ -16,11 +16,18 @@ int cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+std::optional<Component> asked_transport(const PlanOptions& options) {
+  for (const Component& each : components()) {
+    if (each.kind == "transport" && each.name == options.transport) return each;
+  }
+  return std::nullopt;
+}
+
 SessionSetup session_setup(const Options& options, const Problem& problem) {
   if (options.plan.transport == "callback") {
     fail(ErrorKind::unsupported,
          "transport callback is for programs that carry the bytes between ranks themselves, which the command line "
-         "does not; allowed here: auto, local, ipc, nccl");
+         "does not; rotunda info lists the others");
   }
   SessionSetup setup;
   setup.problem = problem;

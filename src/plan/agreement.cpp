@@ -14,9 +14,6 @@
 
 namespace rotunda {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Machine, name, flops_per_second, bytes_per_second, seconds_per_message, overlaps,
-                                   memory_bytes_per_second, seconds_per_call)
-
 namespace {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
@@ -39,7 +36,7 @@ Fields fields(const Problem& problem, const PlanOptions& options) {
       {"kernel", or_auto(options.kernel)},
       {"kernel_scratch", number(options.kernel_scratch)},
       {"transport", or_auto(options.transport)},
-      {"device", or_auto(options.device)},
+      {"device", name(options.device)},
       {"machine", options.machine ? to_text(*options.machine) : "auto"},
   };
   result.insert(result.end(), asked.begin(), asked.end());
@@ -55,9 +52,21 @@ struct Statement {
   ErrorKind kind = ErrorKind::internal;
 };
 
+nlohmann::json json_of(const Machine& machine) {
+  nlohmann::json json;
+  for_fields(machine, [&](const char* name, const auto& value) { json[name] = value; });
+  return json;
+}
+
+Machine machine_from(const nlohmann::json& json) {
+  Machine machine;
+  for_fields(machine, [&](const char* name, auto& value) { json.at(name).get_to(value); });
+  return machine;
+}
+
 std::string write(const Statement& statement) {
   return nlohmann::json{{"fields", statement.fields},
-                        {"machine", statement.machine},
+                        {"machine", json_of(statement.machine)},
                         {"hash", statement.plan_hash},
                         {"error", statement.error},
                         {"kind", static_cast<int>(statement.kind)}}
@@ -66,7 +75,7 @@ std::string write(const Statement& statement) {
 
 Statement read(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text);
-  return {json.at("fields").get<Fields>(), json.at("machine").get<Machine>(), json.at("hash").get<std::string>(),
+  return {json.at("fields").get<Fields>(), machine_from(json.at("machine")), json.at("hash").get<std::string>(),
           json.at("error").get<std::string>(), static_cast<ErrorKind>(json.at("kind").get<int>())};
 }
 
@@ -101,15 +110,13 @@ void compare(const std::string& field, const std::vector<std::string>& values) {
 PlanOptions on_device_of(const PlanOptions& options, const Transport& transport) {
   PlanOptions result = options;
   const Device device = transport.device();
-  const std::string kind = to_string(device.kind);
-  if (!options.device.empty() && options.device != kind) {
-    fail(ErrorKind::bad_input, "device {} was asked for, and the transport is on {}", options.device,
+  if (options.device.value_or(device.kind) != device.kind) {
+    fail(ErrorKind::bad_input, "device {} was asked for, and the transport is on {}", to_string(*options.device),
          to_string(device));
   }
-  result.device = kind;
-  const auto& table = transports();
-  const auto named = [&](const TransportEntry& entry) { return entry.name == transport.name(); };
-  if (options.transport.empty() && std::any_of(table.begin(), table.end(), named)) result.transport = transport.name();
+  result.device = device.kind;
+  const bool named = find_transport(transport.name()) != nullptr;
+  if (options.transport.empty() && named) result.transport = transport.name();
   result.devices.clear();
   if (device.is_cuda()) result.devices = {device.index};
   return result;

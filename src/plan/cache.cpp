@@ -27,9 +27,10 @@ std::string plan_cache_key(const Problem& problem, const PlanOptions& options, i
   std::vector<std::string> disabled = disabled_components();
   return fmt::format(
       "{}|{}|rank={} kernel={} transport={} device={} devices={} threads={} scratch={} machine={} disabled={} cache={}",
-      version(), choice_key(problem, options, ranks), rank, options.kernel, options.transport, options.device,
-      fmt::join(options.devices, ","), options.threads, options.kernel_scratch,
-      options.machine ? to_text(*options.machine) : "auto", fmt::join(disabled, ","), calibration_file());
+      version(), choice_key(problem, options, ranks), rank, options.kernel, options.transport,
+      options.device ? to_string(*options.device) : "auto", fmt::join(options.devices, ","), options.threads,
+      options.kernel_scratch, options.machine ? to_text(*options.machine) : "auto", fmt::join(disabled, ","),
+      calibration_file());
 }
 
 std::shared_ptr<const Plan> cached_plan(const Problem& problem, const PlanOptions& options, int rank, int ranks) {

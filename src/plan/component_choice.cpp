@@ -69,13 +69,10 @@ Device::Kind device_kind(const Problem& problem, const PlanOptions& options) {
 }
 
 Device choose_device(const Problem& problem, const PlanOptions& options, int rank, std::vector<Refusal>& refusals) {
-  if (options.device == "cpu") return {};
-  if (options.device == "cuda") {
+  if (options.device == Device::Kind::cpu) return {};
+  if (options.device == Device::Kind::cuda) {
     if (cuda_device_count() == 0) fail(ErrorKind::unsupported, "device cuda: {}", why_no_cuda());
     return cuda_device(cuda_index(options, rank));
-  }
-  if (!options.device.empty()) {
-    fail(ErrorKind::bad_input, "device '{}' is unknown; allowed: auto, cpu, cuda", options.device);
   }
   const auto reason = nothing_on_cuda(problem, options);
   if (!reason) return cuda_device(cuda_index(options, rank));
@@ -137,11 +134,12 @@ std::string choose_transport(const PlanOptions& options, const Device& device, s
     refusals.push_back({"transport " + entry.name, reason, unsupported});
     if (wanted) reasons.push_back(fmt::format("{} ({})", entry.name, reason));
   }
-  if (chosen != nullptr && chosen->memory.value_or(device.kind) != device.kind) {
-    fail(ErrorKind::unsupported, "transport {} moves memory of {}, and the plan is for {}", chosen->name,
-         *chosen->memory == Device::Kind::cuda ? "CUDA devices" : "the host", to_string(device));
+  if (chosen != nullptr) {
+    if (const std::string reason = chosen->refuse(device); !reason.empty()) {
+      fail(ErrorKind::unsupported, "{}", reason);
+    }
+    return chosen->name;
   }
-  if (chosen != nullptr) return chosen->name;
   if (!options.transport.empty() && std::find(names.begin(), names.end(), options.transport) == names.end()) {
     fail(ErrorKind::bad_input, "transport '{}' is unknown; allowed: auto, {}", options.transport,
          fmt::join(names, ", "));

@@ -21,8 +21,8 @@ std::vector<Component> components() {
   for (const AbsentKernel& absent : absent_kernels()) result.push_back({"kernel", absent.name, false, absent.needs});
   for (const TransportEntry& entry : transports()) {
     const bool off = is_disabled(entry.name);
-    result.push_back(
-        {"transport", entry.name, entry.available() && !off, off ? kDisabled : entry.text(), entry.processes});
+    result.push_back({"transport", entry.name, entry.available() && !off, off ? kDisabled : entry.text(),
+                      entry.processes, entry.memory});
   }
   return result;
 }

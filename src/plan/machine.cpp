@@ -126,10 +126,11 @@ std::string with_calibration(const std::string& text, const Device& device, cons
 }
 
 std::string to_text(const Machine& machine) {
-  return fmt::format("{}: {} FLOP/s, {} B/s, {} s a message, {} B/s of memory, {} s a call, {}", machine.name,
-                     machine.flops_per_second, machine.bytes_per_second, machine.seconds_per_message,
-                     machine.memory_bytes_per_second, machine.seconds_per_call,
-                     machine.overlaps ? "overlapping" : "by turns");
+  std::string text;
+  for_fields(machine, [&](const char* name, const auto& value) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", name, value);
+  });
+  return "{" + text + "}";
 }
 
 Machine machine_of(const Problem& problem, const Kernel& kernel, const Device& device, int threads) {

@@ -1,8 +1,8 @@
 // transport in a build without CUDA.
 #include "base/fail.hpp"
-#include "rotunda/transport.hpp"
-#include "transport/availability.hpp"
+#include "transport/ipc/availability.hpp"
 #include "transport/local/mover.hpp"
+#include "transport/nccl/availability.hpp"
 
 namespace rotunda::local {
 
@@ -12,22 +12,18 @@ std::unique_ptr<Mover> cuda_mover(const Device&, std::span<const int>) {
 
 }  // namespace rotunda::local
 
-namespace rotunda {
+namespace rotunda::ipc {
 
-std::unique_ptr<Transport> make_process_transport(const std::string& name, const ProcessOptions&) {
-  fail(ErrorKind::unsupported, "transport {} moves memory of CUDA devices: {}", name, why_no_cuda());
+Availability availability() {
+  return {.missing = why_no_cuda()};
 }
 
-std::string why_no_ipc() {
-  return why_no_cuda();
+}  // namespace rotunda::ipc
+
+namespace rotunda::nccl {
+
+Availability availability() {
+  return {.missing = why_no_cuda()};
 }
 
-std::string why_no_nccl() {
-  return why_no_cuda();
-}
-
-std::string nccl_version() {
-  return "";
-}
-
-}  // namespace rotunda
+}  // namespace rotunda::nccl

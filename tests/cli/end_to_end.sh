@@ -107,7 +107,17 @@ expect 2 "kernel 'nonsense' is unknown" plan --problem "$small" --kernel nonsens
 expect 3 "mpi" plan --problem "$small" --transport mpi
 expect 2 "inner=2 is for schedule a2a_p2p" plan --problem "$small" --schedule p2p --inner 2
 expect 2 "--cluster is 'moon'" plan --problem "$small" --cluster moon
-echo '{"flops_per_second": 1e12, "bytes_per_second": 1e6, "seconds_per_message": 1e-6}' > far.json
+rates='"flops_per_second": 1e12, "bytes_per_second": 1e6'
+echo "{$rates, \"seconds_per_message\": 1e-6}" > far.json
+echo "{$rates, \"seconds_per_message\": 1e-6, \"seconds_per_call\": 0.25}" > slow.json
+echo "{$rates, \"seconds_per_message\": 1e-6, \"second_per_call\": 0.25}" > slip.json
+echo "{$rates, \"seconds_per_message\": 1e-6, \"overlaps\": 1}" > number.json
+echo "{$rates}" > short.json
+expect 0 "machine  ./slow.json" explain --problem "$small" --cluster ./slow.json --json slow.record.json
+grep -q '"seconds_per_call": 0.25' slow.record.json || fail "explain --cluster: $(cat slow.record.json)"
+expect 2 "unknown key second_per_call, allowed are name, flops_per_second" plan --problem "$small" --cluster ./slip.json
+expect 2 "overlaps is 1, allowed are true and false" plan --problem "$small" --cluster ./number.json
+expect 2 "seconds_per_message is missing" plan --problem "$small" --cluster ./short.json
 expect 0 "p2p         a2a" plan --problem "s_q=8192 h_q=8 d=64 mask=causal grad=1" --ranks 4 --backward-schedule auto --cluster ./far.json
 many="layout=thd h_q=8 d=64 mask=causal grad=1 cu_q=$(seq -s, 0 1000 500000)"
 expect 0 "512" plan --problem "$many" --ranks 512

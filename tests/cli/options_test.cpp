@@ -60,7 +60,7 @@ TEST(Arguments, EveryCommonFlagIsRead) {
   EXPECT_EQ(o.plan.kernel, "reference");
   EXPECT_EQ(o.plan.kernel_scratch, 3 << 20);
   EXPECT_EQ(o.plan.transport, "local");
-  EXPECT_EQ(o.plan.device, "cpu");
+  EXPECT_EQ(o.plan.device, Device::Kind::cpu);
   EXPECT_EQ(o.plan.threads, 2);
   EXPECT_EQ(o.timeout, std::chrono::milliseconds(1500));
   EXPECT_EQ(o.seed, 9U);
@@ -86,7 +86,7 @@ TEST(Arguments, HelpAndVersionAreTexts) {
 
 TEST(Arguments, DevicesMeanCuda) {
   EXPECT_EQ(parse({"run", "--devices", "0,1"}).plan.devices, (std::vector<int>{0, 1}));
-  EXPECT_EQ(parse({"run", "--devices", "0,1"}).plan.device, "cuda");
+  EXPECT_EQ(parse({"run", "--devices", "0,1"}).plan.device, Device::Kind::cuda);
 }
 
 TEST(Arguments, BaselinesAreAList) {

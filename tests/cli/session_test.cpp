@@ -81,7 +81,7 @@ TEST(Session, WhatAPlanRefusesIsThrownHere) {
   setup.options.inner = 3;
   EXPECT_ERROR(Session(setup, inputs.tensors.views), ErrorKind::bad_input, "3");
   setup = setup_of(inputs.problem, 2);
-  setup.options.device = "cuda";
+  setup.options.device = Device::Kind::cuda;
   EXPECT_ERROR(Session(setup, inputs.tensors.views), ErrorKind::unsupported, "cuda");
 }
 

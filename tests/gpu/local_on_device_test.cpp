@@ -16,7 +16,7 @@ std::vector<std::string> kernels_for(const Problem& problem) {
   std::vector<std::string> names{"reference"};
   try {
     PlanOptions options;
-    options.device = "cuda";
+    options.device = Device::Kind::cuda;
     names.push_back(make_plan(problem, options, 0, 1)->kernel);
   } catch (const Error&) {  // none but the reference
   }
@@ -94,7 +94,7 @@ TEST(OnDeviceMemory, RingHoldsNoMoreWithMoreRanks) {
   ROTUNDA_NEEDS_DEVICE();
   const Problem problem = parse_problem("s_q=16384 h_q=8 d=128 mask=causal grad=1");
   PlanOptions options;
-  options.device = "cuda";
+  options.device = Device::Kind::cuda;
   options.schedule = ScheduleKind::p2p;
   options.kernel = "reference";
   std::int64_t of_two = 0;
@@ -129,7 +129,7 @@ TEST(OnDeviceFailures, ARankThatThrowsOrStallsEndsTheOthers) {
 TEST(OnDeviceFailures, HostTensorsAndMissingDevicesAreNamed) {
   ROTUNDA_NEEDS_DEVICE();
   PlanOptions options;
-  options.device = "cuda";
+  options.device = Device::Kind::cuda;
   options.devices = {99};
   EXPECT_ERROR((void)make_plan(small_problem(), options, 0, 1), ErrorKind::unsupported, "cuda:99");
   EXPECT_ERROR(DeviceMemory(cuda_device(0), std::int64_t{1} << 50), ErrorKind::device, "GiB");

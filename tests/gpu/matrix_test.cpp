@@ -163,7 +163,7 @@ TEST_P(Matrix, MatchesTheOracleOrIsDeclined) {
   for (const int ranks : {2, 3, 4, 8}) {
     for (const ScheduleKind schedule : kScheduleKinds) {
       PlanOptions options;
-      options.device = "cuda";
+      options.device = Device::Kind::cuda;
       options.schedule = schedule;
       options.shard = ShardKind::dual_chunk;
       if (const auto kernel = environment("ROTUNDA_TEST_KERNEL")) options.kernel = *kernel;

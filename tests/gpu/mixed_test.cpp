@@ -22,7 +22,7 @@ class Mixed : public ::testing::TestWithParam<Case> {
 
   [[nodiscard]] static PlanOptions options(ScheduleKind backward) {
     PlanOptions result;
-    result.device = "cuda";
+    result.device = Device::Kind::cuda;
     result.schedule = ScheduleKind::p2p;
     result.backward_schedule = backward;
     return result;

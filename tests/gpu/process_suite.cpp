@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "transport/availability.hpp"
+#include "transport/registry.hpp"
 
 namespace rotunda::testing {
 
@@ -12,9 +12,9 @@ using namespace std::chrono_literals;
 void ProcessSuite::SetUp() {
   ROTUNDA_NEEDS_DEVICE();
   devices_ = test_devices();
-  if (GetParam().transport == "nccl") {
-    if (const std::string why = why_no_nccl(); !why.empty()) GTEST_SKIP() << why;
-  }
+  const TransportEntry* transport = find_transport(GetParam().transport);
+  ASSERT_NE(transport, nullptr);
+  if (!transport->available()) GTEST_SKIP() << transport->here.missing;
   if (!GetParam().own_devices) return;
   devices_.resize(static_cast<std::size_t>(GetParam().ranks));
   std::iota(devices_.begin(), devices_.end(), 0);

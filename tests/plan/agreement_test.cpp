@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "rotunda/plan.hpp"
 
@@ -108,6 +109,54 @@ TEST(Agreement, UnlikeMachinesPlanForThatOfRank0) {
   });
   unsetenv("ROTUNDA_CACHE");
   std::filesystem::remove_all(folder);
+}
+
+void change(std::string& field) {
+  field += ", another";
+}
+void change(bool& field) {
+  field = !field;
+}
+void change(double& field) {
+  field = 3 * field + 0.1;
+}
+
+/// A rank's end of a group, whose rank says that it has planned for another machine.
+class OnMachine final : public Transport {
+ public:
+  OnMachine(Transport& end, Machine machine) : end_(end), machine_(std::move(machine)) {}
+
+  [[nodiscard]] std::vector<std::string> all_gather_text(const std::string& text) override {
+    nlohmann::json said = nlohmann::json::parse(text);
+    for_fields(machine_, [&](const char* name, const auto& field) { said.at("machine").at(name) = field; });
+    return end_.all_gather_text(said.dump());
+  }
+  [[nodiscard]] std::string name() const override { return end_.name(); }
+  [[nodiscard]] int rank() const override { return end_.rank(); }
+  [[nodiscard]] int size() const override { return end_.size(); }
+  void post(int id, std::span<const Message> sends, std::span<const Message> receives) override {
+    end_.post(id, sends, receives);
+  }
+  void await(int id) override { end_.await(id); }
+  void await_sent(int id) override { end_.await_sent(id); }
+  void abort(const std::string& reason) noexcept override { end_.abort(reason); }
+  [[nodiscard]] TransportCounters counters() const override { return end_.counters(); }
+
+ private:
+  Transport& end_;
+  Machine machine_;
+};
+
+TEST(Agreement, EveryFieldOfTheMachineReachesEveryRank) {
+  Machine first;
+  for_fields(first, [](const char*, auto& field) { change(field); });
+  EXPECT_GT(first.seconds_per_call, 0);
+  auto group = make_local_group(3);
+  run_ranks(group, [&](Transport& transport) {
+    OnMachine there(transport, first);
+    Transport& end = transport.rank() == 0 ? there : transport;
+    EXPECT_EQ(agree_on_plan(parse_problem(kText), {}, end)->machine, first) << "rank " << transport.rank();
+  });
 }
 
 TEST(Agreement, PlansOfAllRanksHaveOneHash) {

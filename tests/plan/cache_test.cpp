@@ -77,7 +77,7 @@ const std::vector<Variation>& variations() {
       {"kernel", [](Problem&, PlanOptions& o, int&, int&) { o.kernel = "reference"; }},
       {"transport", [](Problem&, PlanOptions& o, int&, int&) { o.transport = "local"; }},
       {"shard_for", [](Problem&, PlanOptions& o, int&, int&) { o.shard_for = "s_q=24 h_q=1 d=1"; }},
-      {"device", [](Problem&, PlanOptions& o, int&, int&) { o.device = "cpu"; }},
+      {"device", [](Problem&, PlanOptions& o, int&, int&) { o.device = Device::Kind::cpu; }},
       {"kernel scratch", [](Problem&, PlanOptions& o, int&, int&) { o.kernel_scratch = 1; }},
       {"threads", [](Problem&, PlanOptions& o, int&, int&) { o.threads = 3; }},
       {"machine", [](Problem&, PlanOptions& o, int&, int&) { o.machine = Machine{.name = "another"}; }},

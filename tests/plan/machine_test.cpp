@@ -95,6 +95,29 @@ TEST_F(CalibrationFile, OfAnotherDeviceOrVersionIsNotUsed) {
   EXPECT_EQ(warnings_of_planning(), "");
 }
 
+/// Becomes a value of any type.
+struct Anything {
+  template <class Value>
+  operator Value() const;  // NOLINT(google-explicit-constructor)
+};
+
+/// The fields of a struct: as many values as it can be made of.
+template <class Struct, class... Values>
+constexpr int count_fields() {
+  if constexpr (requires { Struct{Values{}..., Anything{}}; }) {
+    return count_fields<Struct, Values..., Anything>();
+  } else {
+    return sizeof...(Values);
+  }
+}
+
+TEST(Machine, EveryFieldIsInTheList) {
+  Machine machine;
+  int listed = 0;
+  for_fields(machine, [&](const char*, const auto&) { ++listed; });
+  EXPECT_EQ(listed, count_fields<Machine>());
+}
+
 class DamagedFile : public CalibrationFile, public testing::WithParamInterface<std::string> {};
 
 TEST_P(DamagedFile, IsToldOnceAndPlansGoOn) {

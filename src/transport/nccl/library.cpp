@@ -8,7 +8,6 @@
 
 #include "base/environment.hpp"
 #include "base/fail.hpp"
-#include "transport/availability.hpp"
 
 namespace rotunda::nccl {
 namespace {
@@ -89,20 +88,3 @@ const Library& library() {
 }
 
 }  // namespace rotunda::nccl
-
-namespace rotunda {
-
-std::string why_no_nccl() {
-  try {
-    (void)nccl::library();
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-std::string nccl_version() {
-  return nccl::library().version;
-}
-
-}  // namespace rotunda

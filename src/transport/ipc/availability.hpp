@@ -1,0 +1,9 @@
+#pragma once
+
+#include "transport/availability.hpp"
+
+namespace rotunda::ipc {
+
+[[nodiscard]] Availability availability();
+
+}  // namespace rotunda::ipc
