@@ -19,6 +19,8 @@ namespace rotunda {
 enum class Mask { none, causal };
 enum class Align { top_left, bottom_right };
 enum class Sink { none, zero, learnable };
+/// Whose rows are meant: those of q, out and their gradients, or those of k, v and theirs.
+enum class Side { query, key };
 
 [[nodiscard]] const char* to_string(Sink sink) noexcept;
 
@@ -117,7 +119,7 @@ void normalize(Problem& problem);
 [[nodiscard]] std::vector<RowSpan> real_query_rows(const Problem& problem);
 
 /// Row ranges of the buffers that belong together (documents; the whole entry for dense layouts), padding included,
-/// as offsets [0, …, rows]: where shards like to cut. For side 'q' or 'k'.
-[[nodiscard]] std::vector<std::int64_t> document_offsets(const Problem& problem, char side);
+/// as offsets [0, …, rows]: where shards like to cut.
+[[nodiscard]] std::vector<std::int64_t> document_offsets(const Problem& problem, Side side);
 
 }  // namespace rotunda

@@ -70,8 +70,8 @@ class Drawing {
     svg_.bold(kMargin, y_, "Who holds which tokens");
     y_ += 12;
     const bool same = plan_.shard.q == plan_.shard.k;
-    strip(same ? "" : "queries", plan_.shard.q, document_offsets(plan_.problem, 'q'));
-    if (!same) strip("keys", plan_.shard.k, document_offsets(plan_.problem, 'k'));
+    strip(same ? "" : "queries", plan_.shard.q, document_offsets(plan_.problem, Side::query));
+    if (!same) strip("keys", plan_.shard.k, document_offsets(plan_.problem, Side::key));
     double x = kMargin;
     for (std::size_t r = 0; r < drawn(); ++r) {
       const int rank = static_cast<int>(r);

@@ -85,7 +85,7 @@ std::string shard_picture(const Problem& problem, const Shard& shard) {
   const bool same = shard.q == shard.k;
   std::string text = side(same ? "tokens" : "query tokens", shard.q);
   if (!same) text += side("key tokens", shard.k);
-  const auto documents = document_offsets(problem, 'q');
+  const auto documents = document_offsets(problem, Side::query);
   if (documents.size() > 2) {
     text += fmt::format("{} documents, beginning at {}", documents.size() - 1, documents[0]);
     for (std::size_t i = 1; i + 1 < documents.size() && i < 12; ++i) text += fmt::format(", {}", documents[i]);

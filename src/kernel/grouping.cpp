@@ -201,11 +201,6 @@ void set_form(GroupedCall& call) {
   }
 }
 
-RowSpan rows_of(const Sequence& s, char side) {
-  if (side == 'q') return {s.batch, s.q_begin, s.q_len};
-  return {s.batch, s.k_begin, s.k_len};
-}
-
 /// Rows that calls have touched: disjoint spans by (batch, begin).
 class TouchedRows {
  public:
@@ -235,15 +230,14 @@ class TouchedRows {
 
 }  // namespace
 
-std::int64_t GroupedCall::longest_q() const {
-  std::int64_t most = 0;
-  for (const Sequence& s : sequences) most = std::max(most, s.q_len);
-  return most;
+RowSpan rows_of(const Sequence& sequence, Side side) {
+  if (side == Side::query) return {sequence.batch, sequence.q_begin, sequence.q_len};
+  return {sequence.batch, sequence.k_begin, sequence.k_len};
 }
 
-std::int64_t GroupedCall::longest_k() const {
+std::int64_t GroupedCall::longest(Side side) const {
   std::int64_t most = 0;
-  for (const Sequence& s : sequences) most = std::max(most, s.k_len);
+  for (const Sequence& s : sequences) most = std::max(most, rows_of(s, side).len);
   return most;
 }
 
@@ -276,15 +270,15 @@ Grouping group_slices(std::span<const Slice> slices, std::size_t most_calls) {
     call.sequences = std::move(group.sequences);
     set_form(call);
     for (const Sequence& s : call.sequences) {
-      call.shares_rows |= rows.add(rows_of(s, 'q'));
-      call.shares_keys |= keys.add(rows_of(s, 'k'));
+      call.shares_rows |= rows.add(rows_of(s, Side::query));
+      call.shares_keys |= keys.add(rows_of(s, Side::key));
     }
   }
   return result;
 }
 
 std::vector<RowSpan> untouched_rows(const std::vector<GroupedCall>& calls, std::int64_t batches, std::int64_t rows,
-                                    char side) {
+                                    Side side) {
   TouchedRows touched;
   for (const GroupedCall& call : calls) {
     for (const Sequence& s : call.sequences) touched.add(rows_of(s, side));

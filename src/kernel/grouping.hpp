@@ -36,6 +36,8 @@ struct Sequence {
   bool operator==(const Sequence&) const = default;
 };
 
+[[nodiscard]] RowSpan rows_of(const Sequence& sequence, Side side);
+
 /// How a call's sequences lie.
 enum class CallForm {
   dense,   ///< the same lengths, at a regular distance
@@ -58,8 +60,7 @@ struct GroupedCall {
   SequenceStep step;         ///< of dense and padded calls
   bool shares_rows = false;  ///< some of its query rows are in an earlier call: the results have to be merged
   bool shares_keys = false;  ///< some of its key rows are in an earlier call: their gradients add up
-  [[nodiscard]] std::int64_t longest_q() const;
-  [[nodiscard]] std::int64_t longest_k() const;
+  [[nodiscard]] std::int64_t longest(Side side) const;  ///< the most rows of a sequence
 };
 
 /// Pairs of a batch entry that one banded rectangle holds.
@@ -85,9 +86,9 @@ struct Grouping {
 /// rectangle become one sequence; sequences with one mask become one call.
 [[nodiscard]] Grouping group_slices(std::span<const Slice> slices, std::size_t most_calls = kMostCalls);
 
-/// Rows [0, rows) of each batch entry that no call has among its query rows ('q') or key rows ('k'), in order.
+/// Rows [0, rows) of each batch entry that no call has among its rows of a side, in order.
 [[nodiscard]] std::vector<RowSpan> untouched_rows(const std::vector<GroupedCall>& calls, std::int64_t batches,
-                                                  std::int64_t rows, char side);
+                                                  std::int64_t rows, Side side);
 
 /// "ragged call of 3 sequences, bottom-right, left 511, right 0"
 [[nodiscard]] std::string describe(const GroupedCall& call);

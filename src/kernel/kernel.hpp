@@ -47,8 +47,10 @@ struct ForwardArgs {
 
 /// Backward over slices: with dP = dout·Vᵀ and dS = P∘(dP - delta):
 /// dq = scale·dS·K, dk = scale·dSᵀ·Q, dv = Pᵀ·dout, where P uses the final lse of the whole row.
-/// dq, dk, dv are fp32; for kernels with narrow_gradients they may have the problem's dtype where init is set.
-/// init_dq: dq holds anything and every row is written; else added to. init_dkv likewise.
+/// dq, dk, dv are fp32; for kernels with narrow_gradients they may have the problem's dtype: dq with init_dq, dk and dv
+/// with init_dkv.
+///   init_dq: dq holds anything and every row of it is written. Otherwise it is added to.
+///   init_dkv: dk and dv likewise.
 struct BackwardArgs {
   std::span<const Slice> slices;
   TensorView q, k, v, dout;
@@ -79,7 +81,8 @@ struct CallShape {
   std::span<const Slice> slices;
   std::int64_t batch = 1, rows_q = 0, rows_k = 0;
   int heads_q = 1, heads_kv = 1;
-  bool init = true, last = true;               ///< backward: init_dq, init_dkv
+  bool init = true, last = true;               ///< forward: as in ForwardArgs
+  bool init_dq = true, init_dkv = true;        ///< backward: as in BackwardArgs
   bool narrow_dq = false, narrow_dkv = false;  ///< backward: these have the problem's dtype, not fp32
   int threads = 1;
   Device device{};

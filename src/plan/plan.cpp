@@ -96,8 +96,8 @@ std::vector<CallShape> calls_of(const Program& program, int threads, const Devic
     } else if (const auto* back = std::get_if<AttendBackward>(&step)) {
       CallShape& call = add(*back);
       call.backward = true;
-      call.init = back->init_dq;
-      call.last = back->init_dkv;
+      call.init_dq = back->init_dq;
+      call.init_dkv = back->init_dkv;
       call.narrow_dq = program.buffer(back->dq).dtype != DType::fp32;
       call.narrow_dkv = program.buffer(back->dk).dtype != DType::fp32;
     }

@@ -127,7 +127,7 @@ constexpr int kMost16BitPartials = 1;
 /// Why dual_chunk_doc, which cuts every document into chunks for all ranks, is not worth a look, or nothing.
 std::optional<std::string> refuse_dual_chunk_doc(const Problem& problem, int ranks) {
   constexpr std::int64_t most = 1 << 16;  // beyond it they are a few rows each, and a plan takes minutes
-  const auto documents = static_cast<std::int64_t>(document_offsets(problem, 'q').size()) - 1;
+  const auto documents = static_cast<std::int64_t>(document_offsets(problem, Side::query).size()) - 1;
   if (documents * 2 * ranks <= most) return std::nullopt;
   return fmt::format("would cut {} documents into {} chunks each; serves only when asked for by name", documents,
                      2 * ranks);
@@ -160,7 +160,7 @@ std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions&
   if (options.chunk_size > 0) return {ShardKind::balanced};
   if (ranks == 1) return {ShardKind::contiguous};
   std::vector<ShardKind> kinds = {ShardKind::contiguous, ShardKind::dual_chunk};
-  if (document_offsets(problem, 'q').size() > 2) {
+  if (document_offsets(problem, Side::query).size() > 2) {
     if (!refuse_dual_chunk_doc(problem, ranks)) kinds.push_back(ShardKind::dual_chunk_doc);
     kinds.push_back(ShardKind::balanced);
   }

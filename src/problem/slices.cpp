@@ -123,10 +123,9 @@ std::vector<RowSpan> real_query_rows(const Problem& problem) {
   return merged;
 }
 
-std::vector<std::int64_t> document_offsets(const Problem& problem, char side) {
-  ROTUNDA_CHECK(side == 'q' || side == 'k');
-  if (problem.layout == Layout::thd) return side == 'q' ? problem.cu_q : problem.cu_k;
-  return {0, side == 'q' ? problem.s_q : problem.s_k};
+std::vector<std::int64_t> document_offsets(const Problem& problem, Side side) {
+  if (problem.layout == Layout::thd) return side == Side::query ? problem.cu_q : problem.cu_k;
+  return {0, side == Side::query ? problem.s_q : problem.s_k};
 }
 
 }  // namespace rotunda

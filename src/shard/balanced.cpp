@@ -24,8 +24,8 @@ struct Outcome {
   double imbalance = 0;
 };
 
-/// One side of a problem.
-struct Side {
+/// The tokens of one side of a problem.
+struct SideTokens {
   std::vector<std::int64_t> offsets;
   RowCosts costs;
   int ranks = 1;
@@ -33,7 +33,7 @@ struct Side {
   std::vector<int> wanted;           ///< by document: the rank where it should go; empty or -1: any
   std::vector<std::size_t> by_cost;  ///< documents that have tokens, costliest first
 
-  Side(const Problem& problem, std::span<const Slice> slices, char side, int rank_count, std::int64_t chunk)
+  SideTokens(const Problem& problem, std::span<const Slice> slices, Side side, int rank_count, std::int64_t chunk)
       : offsets(document_offsets(problem, side)), costs(slices, side), ranks(rank_count) {
     const std::int64_t all = offsets.back();
     chunk_size = std::clamp<std::int64_t>(chunk == 0 ? default_chunk_size(all, ranks) : chunk, 1,
@@ -54,7 +54,7 @@ struct Side {
 };
 
 /// The chunks of the documents, heaviest first.
-std::vector<Piece> chunks_of(const Side& side, const std::vector<std::size_t>& documents) {
+std::vector<Piece> chunks_of(const SideTokens& side, const std::vector<std::size_t>& documents) {
   std::vector<Piece> chunks;
   for (const std::size_t document : documents) {
     const std::int64_t end = side.offsets[document + 1];
@@ -68,7 +68,7 @@ std::vector<Piece> chunks_of(const Side& side, const std::vector<std::size_t>& d
 }
 
 /// Shares out the documents with the `splits` costliest cut into chunks, and those that fit on no rank.
-Outcome share_out(const Side& side, std::size_t splits) {
+Outcome share_out(const SideTokens& side, std::size_t splits) {
   Placement placement(side.costs, side.offsets.back(), side.ranks, side.chunk_size);
   Outcome outcome;
   outcome.owners.assign(side.offsets.size() - 1, -1);
@@ -88,7 +88,7 @@ Outcome share_out(const Side& side, std::size_t splits) {
 }
 
 /// The outcome with the fewest split documents that is good enough, else the best.
-Outcome best_outcome(const Side& side) {
+Outcome best_outcome(const SideTokens& side) {
   const std::size_t documents = side.by_cost.size();
   Outcome best = share_out(side, 0);
   for (std::size_t splits = 1; best.imbalance > kGoodImbalance && splits <= documents; splits *= 2) {
@@ -108,14 +108,14 @@ std::int64_t default_chunk_size(std::int64_t tokens, int ranks) {
 
 Shard balanced_shard(const Problem& problem, int ranks, std::int64_t chunk_size) {
   const std::vector<Slice> slices = mask_slices(problem);
-  const Side q(problem, slices, 'q', ranks, chunk_size);
+  const SideTokens q(problem, slices, Side::query, ranks, chunk_size);
   Outcome queries = best_outcome(q);
   Shard shard{ShardKind::balanced, q.chunk_size, {q.offsets.back(), 1, std::move(queries.runs)}, {}};
-  if (document_offsets(problem, 'k') == q.offsets) {
+  if (document_offsets(problem, Side::key) == q.offsets) {
     shard.k = shard.q;
     return shard;
   }
-  Side k(problem, slices, 'k', ranks, chunk_size);
+  SideTokens k(problem, slices, Side::key, ranks, chunk_size);
   k.wanted = std::move(queries.owners);
   shard.k = {k.offsets.back(), 1, best_outcome(k).runs};
   return shard;

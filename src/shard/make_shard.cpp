@@ -65,7 +65,7 @@ Shard make_shard(const Problem& problem, ShardKind kind, int ranks, std::int64_t
   if (ranks < 1) fail(ErrorKind::bad_input, "ranks={}: allowed is at least 1", ranks);
   if (chunk_size < 0) fail(ErrorKind::bad_input, "chunk-size={}: allowed is at least 1, or 0 to choose", chunk_size);
   if (kind == ShardKind::balanced) return balanced_shard(problem, ranks, chunk_size);
-  const auto q = document_offsets(problem, 'q'), k = document_offsets(problem, 'k');
+  const auto q = document_offsets(problem, Side::query), k = document_offsets(problem, Side::key);
   Shard shard{kind, 0, map_of(kind, q, ranks), {}};
   shard.k = q == k ? shard.q : map_of(kind, k, ranks);
   return shard;

@@ -6,11 +6,11 @@
 
 namespace rotunda {
 
-RowCosts::RowCosts(std::span<const Slice> slices, char side) {
+RowCosts::RowCosts(std::span<const Slice> slices, Side side) {
   for (const Slice& slice : slices) {
     if (is_empty(slice)) continue;  // its band may be crossed, which the difference of ramps cannot say
     const Band b = band(slice);
-    if (side == 'q') {
+    if (side == Side::query) {
       add_ramp(slice.q_begin, slice.q_len, slice.k_len, b.high + 1, +1);
       add_ramp(slice.q_begin, slice.q_len, slice.k_len, b.low, -1);
     } else {  // column j is seen by rows j - high .. j - low: the same with the band turned over

@@ -9,14 +9,14 @@
 
 namespace rotunda {
 
-/// Pairs of the rows of one side ('q': keys that a query row sees; 'k': query rows that see a key), summed over batch
-/// entries. Built in O(n log n) for n slices, asked in O(log n). Counts are doubles: whole numbers, exact below 2^53.
+/// Pairs of the rows of one side (keys that a query row sees; query rows that see a key), summed over batch entries.
+/// Built in O(n log n) for n slices, asked in O(log n). Counts are doubles: whole numbers, exact below 2^53.
 ///
 /// Row i of a slice sees clamp(i + high + 1, 0, k_len) - clamp(i + low, 0, k_len) keys, which is linear in i between at
 /// most four corners. So the cost of a row is linear between the corners of all slices, and its running sum quadratic.
 class RowCosts {
  public:
-  RowCosts(std::span<const Slice> slices, char side);
+  RowCosts(std::span<const Slice> slices, Side side);
 
   /// Pairs of the rows [begin, begin + len).
   [[nodiscard]] double of(std::int64_t begin, std::int64_t len) const { return before(begin + len) - before(begin); }

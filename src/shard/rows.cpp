@@ -47,7 +47,7 @@ void for_runs(const TokenMap& map, int rank, const TensorView& whole, const Tens
 
 std::vector<std::int64_t> position_ids(const Problem& problem, const TokenMap& map, int rank) {
   check_rank("position_ids", map, rank);
-  const auto offsets = document_offsets(problem, 'q');
+  const auto offsets = document_offsets(problem, Side::query);
   std::vector<std::int64_t> positions = map.tokens_of(rank);
   auto document = offsets.begin();
   for (auto& position : positions) {  // tokens ascend, so documents do

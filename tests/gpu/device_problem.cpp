@@ -87,7 +87,7 @@ TensorView DeviceTensors::allocate(DType dtype, Layout layout, std::int64_t b, s
 
 void DeviceTensors::fill_inputs(const Problem& problem, std::uint64_t seed) {
   // Only real rows get values: NaN stays in padding.
-  const auto fill_rows = [&](const TensorView& view, char side, std::uint64_t stream) {
+  const auto fill_rows = [&](const TensorView& view, Side side, std::uint64_t stream) {
     const std::vector<bool> visible = visible_rows(problem, side);
     const std::int64_t s = view.rows();
     fill_nearly_normal_on_device(view, seed, stream);
@@ -104,10 +104,10 @@ void DeviceTensors::fill_inputs(const Problem& problem, std::uint64_t seed) {
       }
     }
   };
-  fill_rows(views_.q, 'q', 0);
-  fill_rows(views_.k, 'k', 1);
-  fill_rows(views_.v, 'k', 2);
-  if (problem.grad) fill_rows(views_.dout, 'q', 3);
+  fill_rows(views_.q, Side::query, 0);
+  fill_rows(views_.k, Side::key, 1);
+  fill_rows(views_.v, Side::key, 2);
+  if (problem.grad) fill_rows(views_.dout, Side::query, 3);
   if (problem.sink == Sink::learnable) fill_nearly_normal_on_device(views_.sink, seed, 4);
 }
 

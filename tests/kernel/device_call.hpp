@@ -61,8 +61,8 @@ class DeviceCall {
     args.device_slices = take(args.slices);
     CallShape shape = shape_of(args.q, args.k, args.slices, threads);
     shape.backward = true;
-    shape.init = args.init_dq;
-    shape.last = args.init_dkv;
+    shape.init_dq = args.init_dq;
+    shape.init_dkv = args.init_dkv;
     shape.narrow_dq = args.dq.dtype != DType::fp32;
     shape.narrow_dkv = args.dk.dtype != DType::fp32;
     const DeviceMemory workspace = poisoned(kernel.workspace_bytes(problem, shape));

@@ -48,14 +48,14 @@ Pairs pairs_of(const std::vector<GroupedCall>& calls) {
 }
 
 /// Rows of a side by call: none twice within a call, and the flags say what is.
-void check_rows(const std::vector<GroupedCall>& calls, std::int64_t batches, std::int64_t rows, char side) {
+void check_rows(const std::vector<GroupedCall>& calls, std::int64_t batches, std::int64_t rows, Side side) {
   std::map<std::pair<std::int64_t, std::int64_t>, int> touched;
   for (const GroupedCall& call : calls) {
     std::map<std::pair<std::int64_t, std::int64_t>, int> own;
     for (const Sequence& s : call.sequences) {
-      const std::int64_t begin = side == 'q' ? s.q_begin : s.k_begin, len = side == 'q' ? s.q_len : s.k_len;
-      ASSERT_GT(len, 0);
-      for (std::int64_t i = begin; i < begin + len; ++i) ++own[{s.batch, i}];
+      const RowSpan span = rows_of(s, side);
+      ASSERT_GT(span.len, 0);
+      for (std::int64_t i = span.begin; i < span.begin + span.len; ++i) ++own[{span.batch, i}];
     }
     bool shared = false;
     for (const auto& [row, count] : own) {
@@ -63,7 +63,7 @@ void check_rows(const std::vector<GroupedCall>& calls, std::int64_t batches, std
       shared |= touched.contains(row);
       touched[row] = 1;
     }
-    EXPECT_EQ(side == 'q' ? call.shares_rows : call.shares_keys, shared) << describe(call);
+    EXPECT_EQ(side == Side::query ? call.shares_rows : call.shares_keys, shared) << describe(call);
   }
   for (const RowSpan& gap : untouched_rows(calls, batches, rows, side)) {
     EXPECT_GT(gap.len, 0);
@@ -98,8 +98,8 @@ void check(std::span<const Slice> slices, std::int64_t batches, std::int64_t row
   const Grouping grouping = group_slices(slices, 1000);
   ASSERT_FALSE(grouping.refusal) << *grouping.refusal;
   EXPECT_EQ(pairs_of(grouping.calls), pairs_of(slices));
-  check_rows(grouping.calls, batches, rows_q, 'q');
-  check_rows(grouping.calls, batches, rows_k, 'k');
+  check_rows(grouping.calls, batches, rows_q, Side::query);
+  check_rows(grouping.calls, batches, rows_k, Side::key);
   check_forms(grouping.calls);
   EXPECT_LE(grouping.calls.size(), slices.size());
 }
@@ -166,7 +166,7 @@ TEST(Grouping, ZigzagRemoteStepsAreOneFullCall) {
   calls = calls_of({rectangle(8, 8, 0, 8), rectangle(8, 8, 8, 8)});
   ASSERT_EQ(calls.size(), 1U);
   EXPECT_EQ(calls[0].sequences, (std::vector<Sequence>{{0, 8, 8, 0, 16}}));
-  EXPECT_EQ(untouched_rows(calls, 1, 16, 'q'), (std::vector<RowSpan>{{0, 0, 8}}));
+  EXPECT_EQ(untouched_rows(calls, 1, 16, Side::query), (std::vector<RowSpan>{{0, 0, 8}}));
 }
 
 TEST(Grouping, WindowOnTheRingIsCutToWhatItSees) {
@@ -189,7 +189,7 @@ TEST(Grouping, PackedDocumentsAreOneRaggedCall) {
   ASSERT_EQ(calls.size(), 1U);
   EXPECT_EQ(calls[0].form, CallForm::ragged);
   EXPECT_EQ(calls[0].mask, (CornerMask{Align::top_left, kInfinity, 0}));
-  EXPECT_EQ(calls[0].longest_q(), 9);
+  EXPECT_EQ(calls[0].longest(Side::query), 9);
   // Of one length at one distance they are a batch.
   calls = calls_of({rectangle(0, 5, 0, 5, kInfinity, 0), rectangle(8, 5, 8, 5, kInfinity, 0),
                     rectangle(16, 5, 16, 5, kInfinity, 0)});
@@ -232,7 +232,7 @@ TEST(Grouping, PrefixIsMerged) {
   const Problem problem = parse_problem("s_q=32 h_q=1 d=8 mask=causal prefix=6");
   const auto calls = calls_of(mask_slices(problem));
   ASSERT_EQ(calls.size(), 2U);
-  EXPECT_TRUE(untouched_rows(calls, 1, 32, 'q').empty());
+  EXPECT_TRUE(untouched_rows(calls, 1, 32, Side::query).empty());
 }
 
 TEST(Grouping, ChunksAreOneBatch) {

@@ -117,7 +117,7 @@ class KernelDriver {
   [[nodiscard]] const Tensors& tensors() const { return tensors_.views(); }
   [[nodiscard]] Call whole() const { return {mask_slices(problem_), 0, problem_.s_k}; }
 
-  /// Forward, INIT with the first call and LAST with the last; then backward where the problem has grad.
+  /// Forward, `init` with the first call and `last` with the last; then backward where the problem has grad.
   void run(const std::vector<Call>& calls) {
     forward(calls);
     if (problem_.grad) backward(calls);

@@ -146,10 +146,10 @@ TEST(RealQueryRows, CountRowsThatSeeNothing) {
 }
 
 TEST(DocumentOffsets, ArePhysical) {
-  EXPECT_EQ(document_offsets(dense("b=2 s_q=5 s_k=7 lens_q=1,2"), 'q'), (Offsets{0, 5}));
-  EXPECT_EQ(document_offsets(dense("b=2 s_q=5 s_k=7 lens_q=1,2"), 'k'), (Offsets{0, 7}));
-  EXPECT_EQ(document_offsets(packed("cu_q=0,3,8 used_q=2,5"), 'q'), (Offsets{0, 3, 8}));
-  EXPECT_EQ(document_offsets(packed("cu_q=0,3,8 cu_k=0,4,4"), 'k'), (Offsets{0, 4, 4}));
+  EXPECT_EQ(document_offsets(dense("b=2 s_q=5 s_k=7 lens_q=1,2"), Side::query), (Offsets{0, 5}));
+  EXPECT_EQ(document_offsets(dense("b=2 s_q=5 s_k=7 lens_q=1,2"), Side::key), (Offsets{0, 7}));
+  EXPECT_EQ(document_offsets(packed("cu_q=0,3,8 used_q=2,5"), Side::query), (Offsets{0, 3, 8}));
+  EXPECT_EQ(document_offsets(packed("cu_q=0,3,8 cu_k=0,4,4"), Side::key), (Offsets{0, 4, 4}));
 }
 
 TEST(PackedSlices, RowsComeFromTheSlicesOrTheOffsets) {
@@ -162,7 +162,7 @@ TEST(PackedSlices, RowsComeFromTheSlicesOrTheOffsets) {
   const Problem longer = packed("cu_q=0,4,9" + slices);
   EXPECT_EQ(longer.s_q, 9);
   EXPECT_EQ(longer.s_k, 9);
-  EXPECT_EQ(document_offsets(longer, 'q'), (Offsets{0, 9}));
+  EXPECT_EQ(document_offsets(longer, Side::query), (Offsets{0, 9}));
   EXPECT_EQ(mask_slices(longer), mask_slices(bare));
   EXPECT_EQ(packed("cu_k=0,8" + slices).s_q, 4);
   EXPECT_EQ(packed("cu_k=0,8" + slices).s_k, 8);

@@ -108,11 +108,11 @@ TEST(RealQueryRows, AreTheRowsWithoutPadding) {
 TEST(DocumentOffsets, AscendFromZeroToTheRows) {
   for (std::uint64_t seed = 0; seed < kProblems; ++seed) {
     const Problem p = random_problem(seed);
-    for (const char side : {'q', 'k'}) {
+    for (const Side side : {Side::query, Side::key}) {
       const auto offsets = document_offsets(p, side);
       ASSERT_FALSE(offsets.empty());
       EXPECT_EQ(offsets.front(), 0);
-      EXPECT_EQ(offsets.back(), side == 'q' ? p.s_q : p.s_k) << to_text(p);
+      EXPECT_EQ(offsets.back(), side == Side::query ? p.s_q : p.s_k) << to_text(p);
       EXPECT_TRUE(std::is_sorted(offsets.begin(), offsets.end())) << to_text(p);
       const bool packed = p.layout == Layout::thd;
       EXPECT_EQ(offsets.size(), packed ? static_cast<std::size_t>(p.b) + 1 : 2) << to_text(p);

@@ -32,7 +32,7 @@ struct Quality {
   std::vector<std::size_t> split;     ///< documents on more than one rank
 };
 
-Quality quality(const Problem& problem, const TokenMap& map, char side) {
+Quality quality(const Problem& problem, const TokenMap& map, Side side) {
   const auto offsets = document_offsets(problem, side);
   std::vector<std::vector<int>> owners(offsets.size() - 1);
   std::vector<double> pairs(static_cast<std::size_t>(map.ranks()));
@@ -46,11 +46,12 @@ Quality quality(const Problem& problem, const TokenMap& map, char side) {
         if (meets && (owners[i].empty() || owners[i].back() != rank)) owners[i].push_back(rank);
       }
       for (const Slice& s : mask_slices(problem)) {  // counted another way than the planner does
-        const std::int64_t from = std::max(run.token, side == 'q' ? s.q_begin : s.k_begin);
-        const std::int64_t to = std::min(run.token + run.len, side == 'q' ? s.q_begin + s.q_len : s.k_begin + s.k_len);
+        const std::int64_t from = std::max(run.token, side == Side::query ? s.q_begin : s.k_begin);
+        const std::int64_t to =
+            std::min(run.token + run.len, side == Side::query ? s.q_begin + s.q_len : s.k_begin + s.k_len);
         if (from >= to) continue;
-        const Slice piece = side == 'q' ? part(s, from - s.q_begin, to - from, 0, s.k_len)
-                                        : part(s, 0, s.q_len, from - s.k_begin, to - from);
+        const Slice piece = side == Side::query ? part(s, from - s.q_begin, to - from, 0, s.k_len)
+                                                : part(s, 0, s.q_len, from - s.k_begin, to - from);
         pairs[static_cast<std::size_t>(rank)] += static_cast<double>(visible_pairs(piece));
       }
     }
@@ -89,7 +90,7 @@ TEST(RowCosts, EqualCountingOneByOne) {
         }
       }
     }
-    const RowCosts q(slices, 'q'), k(slices, 'k');
+    const RowCosts q(slices, Side::query), k(slices, Side::key);
     for (std::int64_t begin = 0; begin <= 20; ++begin) {
       for (std::int64_t len = 0; begin + len <= 20; ++len) {
         EXPECT_EQ(q.of(begin, len), std::accumulate(rows.begin() + begin, rows.begin() + begin + len, 0.0));
@@ -103,7 +104,7 @@ TEST(Balanced, DocumentsStayWholeWhereTheyCan) {
   const Problem problem = packed({8500, 7000, 5200, 4100, 3000, 2140, 1800, 1028});
   ASSERT_EQ(problem.s_q, 32768);
   const Shard shard = make_shard(problem, ShardKind::balanced, 2);
-  const Quality q = quality(problem, shard.q, 'q');
+  const Quality q = quality(problem, shard.q, Side::query);
   EXPECT_EQ(shard.chunk_size, 2048);
   EXPECT_LE(q.most - q.fewest, shard.chunk_size);
   EXPECT_LE(q.imbalance, 1.02);
@@ -115,7 +116,7 @@ TEST(Balanced, OnlyTheLongDocumentIsSplit) {
   ASSERT_EQ(problem.s_q, 32768);
   for (const int ranks : {2, 4}) {
     const Shard shard = make_shard(problem, ShardKind::balanced, ranks);
-    const Quality q = quality(problem, shard.q, 'q');
+    const Quality q = quality(problem, shard.q, Side::query);
     EXPECT_LE(q.most - q.fewest, shard.chunk_size);
     EXPECT_LE(q.imbalance, 1.02);
     EXPECT_EQ(q.split, std::vector<std::size_t>{2});
@@ -138,7 +139,7 @@ TEST(Balanced, RandomBatchesOfEightDocuments) {
     const Problem problem = packed(lengths);
     SCOPED_TRACE(to_text(problem));
     const Shard shard = make_shard(problem, ShardKind::balanced, 2);
-    const Quality q = quality(problem, shard.q, 'q');
+    const Quality q = quality(problem, shard.q, Side::query);
     EXPECT_LE(q.most - q.fewest, shard.chunk_size);
     EXPECT_LE(q.imbalance, 1.02);
     EXPECT_LE(q.split.size(), 2U);
@@ -152,7 +153,7 @@ TEST(Balanced, OneCausalSequenceIsEven) {
       SCOPED_TRACE(std::string(text) + " ranks " + std::to_string(ranks));
       const Problem problem = parse_problem(text);
       const Shard shard = make_shard(problem, ShardKind::balanced, ranks);
-      const Quality q = quality(problem, shard.q, 'q');
+      const Quality q = quality(problem, shard.q, Side::query);
       EXPECT_LE(q.most - q.fewest, shard.chunk_size);
       EXPECT_LE(q.imbalance, 1.02);
     }
@@ -181,7 +182,7 @@ TEST(Balanced, TokensAreEqualWhateverTheProblem) {
     const std::int64_t chunk = 1 + up_to(30);
     SCOPED_TRACE(to_text(problem) + " ranks " + std::to_string(ranks) + " chunk " + std::to_string(chunk));
     const Shard shard = make_shard(problem, ShardKind::balanced, ranks, chunk);
-    for (const auto& [map, side] : {std::pair{&shard.q, 'q'}, {&shard.k, 'k'}}) {
+    for (const auto& [map, side] : {std::pair{&shard.q, Side::query}, {&shard.k, Side::key}}) {
       const Quality got = quality(problem, *map, side);
       EXPECT_LE(got.most - got.fewest, chunk);
     }
@@ -204,7 +205,7 @@ TEST(Balanced, ADocumentsKeysFollowItsQueries) {
     }
     return -1;
   };
-  const auto split_q = quality(problem, shard.q, 'q').split;
+  const auto split_q = quality(problem, shard.q, Side::query).split;
   int whole = 0;
   for (std::size_t i = 0; i < 6; ++i) {
     if (std::ranges::count(split_q, i) > 0) continue;

@@ -146,7 +146,7 @@ TEST(MakeShard, RandomProblemsOwnEveryTokenOnce) {
   std::mt19937_64 random(1);
   for (int repeat = 0; repeat < 600; ++repeat) {
     const Problem problem = random_problem(random);
-    const auto q = document_offsets(problem, 'q'), k = document_offsets(problem, 'k');
+    const auto q = document_offsets(problem, Side::query), k = document_offsets(problem, Side::key);
     const int ranks = 1 + repeat % 9;
     const std::int64_t chunk = repeat % 4;
     for (const ShardKind kind : kShardKinds) {

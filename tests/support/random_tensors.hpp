@@ -91,10 +91,10 @@ inline void fill_nearly_normal(const TensorView& view, std::uint64_t seed, Strea
   });
 }
 
-/// For each packed row (batch·s + position) of side 'q' or 'k': whether it lies in a visible length (general masks: in
-/// a slice). The other rows are padding.
-[[nodiscard]] inline std::vector<bool> visible_rows(const Problem& problem, char side) {
-  const bool q = side == 'q';
+/// For each packed row (batch·s + position) of a side: whether it lies in a visible length (general masks: in a
+/// slice). The other rows are padding.
+[[nodiscard]] inline std::vector<bool> visible_rows(const Problem& problem, Side side) {
+  const bool q = side == Side::query;
   const std::int64_t s = q ? problem.s_q : problem.s_k;
   std::vector<bool> visible(static_cast<std::size_t>(problem.batches() * s), false);
   const auto mark = [&](std::int64_t begin, std::int64_t length) {
@@ -163,7 +163,7 @@ class ProblemTensors {
     const auto input = [&](TensorView& view, std::int64_t s, int h, int d, Stream stream, double gain) {
       view = allocate(p.dtype, p.layout, p.batches(), s, h, d);
       fill_nearly_normal(view, options.seed, stream, gain);
-      const char side = stream == Stream::q || stream == Stream::dout ? 'q' : 'k';
+      const Side side = stream == Stream::q || stream == Stream::dout ? Side::query : Side::key;
       if (options.padding) fill_padding(view, visible_rows(p, side), *options.padding);
     };
     input(views_.q, p.s_q, p.h_q, p.d, Stream::q, options.gain_q);

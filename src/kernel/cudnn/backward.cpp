@@ -22,10 +22,10 @@ bool is_packed(const TensorView& view) {
 /// whole.
 class Sum {
  public:
-  Sum(const TensorView& total, bool init, char side, const std::vector<GroupedCall>& calls, Operations& operations)
+  Sum(const TensorView& total, bool init, Side side, const std::vector<GroupedCall>& calls, Operations& operations)
       : total_(total), side_(side), ops_(operations) {
     const auto dense_and_apart = [&](const GroupedCall& call) {
-      return call.form == CallForm::dense && !(side == 'q' ? call.shares_rows : call.shares_keys);
+      return call.form == CallForm::dense && !(side == Side::query ? call.shares_rows : call.shares_keys);
     };
     const bool narrow = total.dtype != DType::fp32;
     ROTUNDA_CHECK(init || !narrow);
@@ -74,7 +74,7 @@ class Sum {
 
  private:
   TensorView total_, narrow_{};
-  char side_;
+  Side side_;
   Operations& ops_;
   bool direct_ = false;
   std::size_t overwrites_ = 0, taken_ = 0;  ///< the first of the partial results go where nothing is yet
@@ -94,9 +94,9 @@ class Backward {
       if (args_.init_dkv) ops_.fill(args_.dv, 0);
       return;
     }
-    Sum dq(args_.dq, args_.init_dq, 'q', calls_, ops_);
-    Sum dk(args_.dk, args_.init_dkv, 'k', calls_, ops_);
-    Sum dv(args_.dv, args_.init_dkv, 'k', calls_, ops_);
+    Sum dq(args_.dq, args_.init_dq, Side::query, calls_, ops_);
+    Sum dk(args_.dk, args_.init_dkv, Side::key, calls_, ops_);
+    Sum dv(args_.dv, args_.init_dkv, Side::key, calls_, ops_);
     for (const GroupedCall& call : calls_) {
       const Scratch::Frame frame(ops_.scratch);
       const TensorView dq_part = dq.open(call, args_.q.dtype);
@@ -119,7 +119,7 @@ class Backward {
   /// cuDNN reads statistics dense: [batch, head, row], or [row, head] for ragged calls. Rows between sequences are
   /// padding, whose LSE is -inf; a tile that reaches over the end of a sequence must not make NaN of that.
   TensorView statistics(const GroupedCall& call) {
-    const TensorView lse = box(args_.lse, call, 'q');
+    const TensorView lse = box(args_.lse, call, Side::query);
     const bool ragged = call.form == CallForm::ragged;
     if (!ragged && is_packed_statistics(lse)) return lse;
     const TensorView copy = ops_.scratch.take(DType::fp32, ragged ? Layout::bshd : Layout::bhsd, lse.shape);
@@ -130,7 +130,7 @@ class Backward {
 
   /// In ragged calls dq is summed where the offsets of q say: both must lie alike, so q is packed too.
   TensorView queries(const GroupedCall& call) {
-    const TensorView q = box(args_.q, call, 'q');
+    const TensorView q = box(args_.q, call, Side::query);
     if (call.form != CallForm::ragged || is_packed(q)) return q;
     const TensorView copy = ops_.scratch.take(q.dtype, Layout::bshd, q.shape);
     ops_.copy(q, copy);
@@ -141,15 +141,15 @@ class Backward {
     GraphCall graph(call, true, args_.q.dtype, device_);
     graph.key.scale = args_.scale;
     graph.key.deterministic = args_.deterministic;
-    graph.set(Operand::q, queries(call), 'q');
-    graph.set(Operand::k, box(args_.k, call, 'k'), 'k');
-    graph.set(Operand::v, box(args_.v, call, 'k'), 'k');
-    graph.set(Operand::out, box(args_.out, call, 'q'), 'q');
-    graph.set(Operand::dout, box(args_.dout, call, 'q'), 'q');
-    graph.set(Operand::lse, statistics(call), 'q');
-    graph.set(Operand::dq, dq, 'q');
-    graph.set(Operand::dk, dk, 'k');
-    graph.set(Operand::dv, dv, 'k');
+    graph.set(Operand::q, queries(call));
+    graph.set(Operand::k, box(args_.k, call, Side::key));
+    graph.set(Operand::v, box(args_.v, call, Side::key));
+    graph.set(Operand::out, box(args_.out, call, Side::query));
+    graph.set(Operand::dout, box(args_.dout, call, Side::query));
+    graph.set(Operand::lse, statistics(call));
+    graph.set(Operand::dq, dq);
+    graph.set(Operand::dk, dk);
+    graph.set(Operand::dv, dv);
     ops_.attend(graph);
   }
 

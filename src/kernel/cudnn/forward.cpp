@@ -20,7 +20,7 @@ class Forward {
  public:
   Forward(const ForwardArgs& args, const std::vector<GroupedCall>& calls, int device, Operations& operations)
       : args_(args), calls_(calls), device_(device), ops_(operations) {
-    gaps_ = untouched_rows(calls, args.q.batch(), args.q.rows(), 'q');
+    gaps_ = untouched_rows(calls, args.q.batch(), args.q.rows(), Side::query);
   }
 
   void run() {
@@ -38,11 +38,11 @@ class Forward {
   void attend(const GroupedCall& call, const TensorView& out, const TensorView& lse) {
     GraphCall graph(call, false, args_.q.dtype, device_);
     graph.key.scale = args_.scale;
-    graph.set(Operand::q, box(args_.q, call, 'q'), 'q');
-    graph.set(Operand::k, box(args_.k, call, 'k'), 'k');
-    graph.set(Operand::v, box(args_.v, call, 'k'), 'k');
-    graph.set(Operand::out, out, 'q');
-    graph.set(Operand::lse, lse, 'q');
+    graph.set(Operand::q, box(args_.q, call, Side::query));
+    graph.set(Operand::k, box(args_.k, call, Side::key));
+    graph.set(Operand::v, box(args_.v, call, Side::key));
+    graph.set(Operand::out, out);
+    graph.set(Operand::lse, lse);
     ops_.attend(graph);
   }
 
@@ -61,7 +61,7 @@ class Forward {
     for (const GroupedCall& call : calls_) {
       if (call.form == CallForm::ragged) continue;
       const Scratch::Frame frame(ops_.scratch);
-      const TensorView out = box(args_.out, call, 'q'), lse = box(args_.lse, call, 'q');
+      const TensorView out = box(args_.out, call, Side::query), lse = box(args_.lse, call, Side::query);
       if (is_packed_statistics(lse)) {
         attend(call, out, lse);
         continue;
@@ -79,14 +79,14 @@ class Forward {
     ops_.fill(statistics, kNothing);
     for (const GroupedCall& call : calls_) {
       if (call.form != CallForm::ragged) continue;
-      attend(call, box(args_.out, call, 'q'), box(statistics, call, 'q'));
+      attend(call, box(args_.out, call, Side::query), box(statistics, call, Side::query));
     }
     ops_.copy(statistics, args_.lse);
   }
 
   [[nodiscard]] RowState state_of(const GroupedCall& call) const {
-    RowState state{box(state_.acc, call, 'q'), box(state_.lse, call, 'q'), {}};
-    if (state_.lse_low.data != nullptr) state.lse_low = box(state_.lse_low, call, 'q');
+    RowState state{box(state_.acc, call, Side::query), box(state_.lse, call, Side::query), {}};
+    if (state_.lse_low.data != nullptr) state.lse_low = box(state_.lse_low, call, Side::query);
     return state;
   }
 
@@ -99,7 +99,7 @@ class Forward {
   void merge_partials() {
     const bool one = calls_.size() == 1 && calls_.front().form == CallForm::dense && gaps_.size() <= kFewGaps;
     const auto whole = [&](const GroupedCall& call) {
-      return one || covers(call, args_.q.batch(), args_.q.rows(), 'q');
+      return one || covers(call, args_.q.batch(), args_.q.rows(), Side::query);
     };
     const bool first_inits = args_.init && !calls_.empty() && whole(calls_.front());
     const bool last_writes = args_.last && !calls_.empty() && whole(calls_.back());
@@ -119,14 +119,14 @@ class Forward {
 
   void add_partial(const GroupedCall& call, bool init, bool last) {
     const Scratch::Frame frame(ops_.scratch);
-    const TensorView rows = box(args_.q, call, 'q');
+    const TensorView rows = box(args_.q, call, Side::query);
     const std::int64_t heads = args_.q.heads();
     const TensorView out =
         ops_.scratch.take(args_.q.dtype, Layout::bshd, {rows.batch(), rows.rows(), heads, args_.v.dim()});
     const TensorView lse = take_statistics(call, {rows.batch(), rows.rows(), heads, 1});
     if (call.form != CallForm::dense) ops_.fill(lse, kNothing);  // merge reads no `out` there
     attend(call, out, lse);
-    ops_.merge(out, lse, state_of(call), last ? box(args_.out, call, 'q') : TensorView{}, init, last);
+    ops_.merge(out, lse, state_of(call), last ? box(args_.out, call, Side::query) : TensorView{}, init, last);
   }
 
   /// Rows that a single call, which began or ended the state of its own rows, left alone.

@@ -11,13 +11,9 @@ namespace {
 
 constexpr std::int64_t kTile = 128;  // the largest that cuDNN's kernels cut rows and keys into
 
-struct Rows {
-  std::int64_t batch = 0, begin = 0, len = 0;
-};
-
-Rows rows_of(const Sequence& sequence, char side) {
-  if (side == 'q') return {sequence.batch, sequence.q_begin, sequence.q_len};
-  return {sequence.batch, sequence.k_begin, sequence.k_len};
+Side side_of(Operand operand) {
+  const bool key = operand == Operand::k || operand == Operand::v || operand == Operand::dk || operand == Operand::dv;
+  return key ? Side::key : Side::query;
 }
 
 /// Moves a view's first element; scratch has no memory while it is measured.
@@ -31,8 +27,8 @@ struct RaggedBox {
   std::int64_t batch = 0, batches = 0, row = 0, rows = 0;
 };
 
-RaggedBox ragged_box(const GroupedCall& call, std::int64_t view_rows, char side) {
-  const Rows first = rows_of(call.sequences.front(), side), last = rows_of(call.sequences.back(), side);
+RaggedBox ragged_box(const GroupedCall& call, std::int64_t view_rows, Side side) {
+  const RowSpan first = rows_of(call.sequences.front(), side), last = rows_of(call.sequences.back(), side);
   if (first.batch == last.batch) return {first.batch, 1, first.begin, last.begin + last.len - first.begin};
   return {first.batch, last.batch - first.batch + 1, 0, view_rows};
 }
@@ -48,13 +44,13 @@ std::int64_t roomy(std::int64_t length) {
 
 std::vector<GroupedCall> served(std::vector<GroupedCall> calls, bool backward) {
   for (GroupedCall& call : calls) {
-    const bool tiny = backward && call.longest_q() == 1 && call.longest_k() == 1;
+    const bool tiny = backward && call.longest(Side::query) == 1 && call.longest(Side::key) == 1;
     if (call.form == CallForm::padded || tiny) call.form = CallForm::ragged;
   }
   return calls;
 }
 
-TensorView box(const TensorView& view, const GroupedCall& call, char side) {
+TensorView box(const TensorView& view, const GroupedCall& call, Side side) {
   TensorView result = view;
   if (call.form == CallForm::ragged) {
     const RaggedBox rows = ragged_box(call, view.rows(), side);
@@ -63,23 +59,24 @@ TensorView box(const TensorView& view, const GroupedCall& call, char side) {
     move(result, rows.batch * view.stride[0] + rows.row * view.stride[1]);
     return result;
   }
-  const Rows first = rows_of(call.sequences.front(), side);
+  const RowSpan first = rows_of(call.sequences.front(), side);
   result.shape[0] = static_cast<std::int64_t>(call.sequences.size());
-  result.shape[1] = side == 'q' ? call.longest_q() : call.longest_k();
-  result.stride[0] = call.step.batch * view.stride[0] + (side == 'q' ? call.step.q : call.step.k) * view.stride[1];
+  result.shape[1] = call.longest(side);
+  result.stride[0] =
+      call.step.batch * view.stride[0] + (side == Side::query ? call.step.q : call.step.k) * view.stride[1];
   move(result, first.batch * view.stride[0] + first.begin * view.stride[1]);
   return result;
 }
 
-bool covers(const GroupedCall& call, std::int64_t batches, std::int64_t rows, char side) {
+bool covers(const GroupedCall& call, std::int64_t batches, std::int64_t rows, Side side) {
   if (call.form == CallForm::ragged) {
     const RaggedBox found = ragged_box(call, rows, side);
     return found.batches == batches && found.rows == rows;
   }
   const SequenceStep& step = call.step;
   const std::int64_t count = static_cast<std::int64_t>(call.sequences.size());
-  const bool all = (side == 'q' ? call.longest_q() : call.longest_k()) == rows && count == batches;
-  return all && (count == 1 || (step.batch == 1 && (side == 'q' ? step.q : step.k) == 0));
+  const bool all = call.longest(side) == rows && count == batches;
+  return all && (count == 1 || (step.batch == 1 && (side == Side::query ? step.q : step.k) == 0));
 }
 
 bool is_packed_statistics(const TensorView& view) {
@@ -115,9 +112,9 @@ GraphCall::GraphCall(const GroupedCall& call, bool backward, DType dtype, int de
   // Without lengths cuDNN refuses windows and bottom-right masks with fewer keys than rows; and in backward it scores
   // the rest of a last tile 0, which overflows where an LSE is below about -88 (versions up to 9.26).
   const bool anchored = call.mask.left != kInfinity || call.mask.align == Align::bottom_right;
-  const bool partial_tile = call.longest_q() % kTile != 0 || call.longest_k() % kTile != 0;
-  key.lengths =
-      call.form != CallForm::dense || (anchored && call.longest_q() > call.longest_k()) || (backward && partial_tile);
+  const std::int64_t rows = call.longest(Side::query), keys = call.longest(Side::key);
+  const bool partial_tile = rows % kTile != 0 || keys % kTile != 0;
+  key.lengths = call.form != CallForm::dense || (anchored && rows > keys) || (backward && partial_tile);
   if (!key.lengths) return;
   for (const Sequence& sequence : call.sequences) {
     lengths_q.push_back(static_cast<int>(sequence.q_len));
@@ -125,15 +122,16 @@ GraphCall::GraphCall(const GroupedCall& call, bool backward, DType dtype, int de
   }
 }
 
-void GraphCall::set(Operand operand, const TensorView& view, char side) {
+void GraphCall::set(Operand operand, const TensorView& view) {
+  const Side side = side_of(operand);
   bindings.tensors[static_cast<std::size_t>(operand)] = view.data;
   TensorKey& tensor = key[operand];
   std::array<std::int64_t, 4> shape = view.shape, stride = view.stride;
   if (call_.form == CallForm::ragged) {
-    (side == 'q' ? key.total_q : key.total_k) = shape[0] * shape[1];
+    (side == Side::query ? key.total_q : key.total_k) = shape[0] * shape[1];
     tensor.offsets = offsets_of(view, side);
     shape[0] = static_cast<std::int64_t>(call_.sequences.size());
-    shape[1] = roomy(side == 'q' ? call_.longest_q() : call_.longest_k());
+    shape[1] = roomy(call_.longest(side));
     stride[0] = shape[1] * stride[1];  // not used: offsets are
   }
   // What lies in one place has no stride; plans are the same for all.
@@ -146,13 +144,13 @@ void GraphCall::set(Operand operand, const TensorView& view, char side) {
   if (packed) tensor.stride = {shape[2] * shape[1], shape[1], 1, 1};  // cuDNN compares these
 }
 
-int GraphCall::offsets_of(const TensorView& view, char side) {
+int GraphCall::offsets_of(const TensorView& view, Side side) {
   const OffsetKind kind = {side, view.batch() == 1 ? 0 : view.stride[0], view.stride[1]};
   const auto known = std::find(kinds_.begin(), kinds_.end(), kind);
   const auto index = static_cast<int>(known - kinds_.begin());
   if (known != kinds_.end()) return index;
   kinds_.push_back(kind);
-  const Rows first = rows_of(call_.sequences.front(), side);
+  const RowSpan first = rows_of(call_.sequences.front(), side);
   const std::int64_t first_row = view.batch() == 1 ? first.begin : 0;  // as ragged_box has it
   std::vector<int>& array = offsets.emplace_back();
   const auto add = [&](std::int64_t batch, std::int64_t row) {
@@ -164,7 +162,7 @@ int GraphCall::offsets_of(const TensorView& view, char side) {
     array.push_back(static_cast<int>(at));
   };
   for (const Sequence& sequence : call_.sequences) {
-    const Rows own = rows_of(sequence, side);
+    const RowSpan own = rows_of(sequence, side);
     add(own.batch - first.batch, own.begin - first_row);
   }
   add(view.batch() - 1, view.rows());

@@ -16,12 +16,12 @@ namespace rotunda::cudnn {
 /// it.
 [[nodiscard]] std::vector<GroupedCall> served(std::vector<GroupedCall> calls, bool backward);
 
-/// The rows of a view that a call is about, on side 'q' or 'k': of a dense call [sequence, row, head, dim]; of a ragged
-/// one the rows from its first to its last, what lies between them included.
-[[nodiscard]] TensorView box(const TensorView& view, const GroupedCall& call, char side);
+/// The rows of a view that a call is about, on one side: of a dense call [sequence, row, head, dim]; of a ragged one
+/// the rows from its first to its last, what lies between them included.
+[[nodiscard]] TensorView box(const TensorView& view, const GroupedCall& call, Side side);
 
 /// The box is the whole of such a view.
-[[nodiscard]] bool covers(const GroupedCall& call, std::int64_t batches, std::int64_t rows, char side);
+[[nodiscard]] bool covers(const GroupedCall& call, std::int64_t batches, std::int64_t rows, Side side);
 
 /// Row statistics as cuDNN takes them without question: [batch, head, row], dense.
 [[nodiscard]] bool is_packed_statistics(const TensorView& view);
@@ -42,8 +42,8 @@ class GraphCall {
   /// Views are of the heads of one run.
   GraphCall(const GroupedCall& call, bool backward, DType dtype, int device);
 
-  /// A tensor that lies in `box`, a box of the call on that side.
-  void set(Operand operand, const TensorView& box, char side);
+  /// A tensor that lies in `box`, a box of the call on the operand's side.
+  void set(Operand operand, const TensorView& box);
 
   GraphKey key;
   Bindings bindings;                      ///< tensors only
@@ -53,10 +53,10 @@ class GraphCall {
   [[nodiscard]] std::int64_t array_bytes() const;
 
  private:
-  [[nodiscard]] int offsets_of(const TensorView& box, char side);
+  [[nodiscard]] int offsets_of(const TensorView& box, Side side);
 
   struct OffsetKind {
-    char side;
+    Side side;
     std::int64_t batch_stride, row_stride;
     bool operator==(const OffsetKind&) const = default;
   };

@@ -70,8 +70,8 @@ void rehearse(const Problem& p, const CallShape& call, const HeadMap& heads, con
   args.dv = k_view(call.narrow_dkv ? p.dtype : DType::fp32, p.d_v);
   args.heads = heads;
   args.scale = p.scale;
-  args.init_dq = call.init;
-  args.init_dkv = call.last;
+  args.init_dq = call.init_dq;
+  args.init_dkv = call.init_dkv;
   args.deterministic = p.deterministic;
   backward(args, calls, device, operations);
 }

@@ -41,12 +41,10 @@ std::int64_t segment_bytes(const SumRows& sums, const std::vector<Segment>& gaps
 }
 
 /// The most tiles that a piece of a launch has on a side.
-std::int64_t most_tiles(const std::vector<Launch>& launches, char side, int tile) {
+std::int64_t most_tiles(const std::vector<Launch>& launches, Side side, int tile) {
   std::int64_t most = 0;
   for (const Launch& launch : launches) {
-    for (const Piece& piece : launch) {
-      most = std::max(most, ((side == 'q' ? piece.q_len : piece.k_len) + tile - 1) / tile);
-    }
+    for (const Piece& piece : launch) most = std::max(most, tiles_of(piece, side, tile));
   }
   return most;
 }
@@ -112,7 +110,7 @@ class Backward {
   };
 
   Prepared prepare(std::size_t index) const {
-    const LaunchFrame frame{folds_.q, folds_.k, args_.heads, 0, 'k', kernel_.dkv.rows};
+    const LaunchFrame frame{folds_.q, folds_.k, args_.heads, 0, Side::key, kernel_.dkv.rows};
     const Launch& pieces = plan_.work.launches[index];
     auto* const to = at<std::int32_t>(plan_.tables[index]);
     if (const Exported* twin = twin_for_one(kernel_)) {
@@ -160,9 +158,9 @@ class Backward {
         .scale = static_cast<float>(args_.scale),
         .tables = prepared.tables,
         .one = one,
-        .turns_q = turns(plan_.turns_q, heads_q, most_tiles(plan_.work.launches, 'q', kernel_.dq.rows), 1),
-        .turns_k = turns(plan_.turns_k, heads_kv, most_tiles(plan_.work.launches, 'k', kernel_.dkv.rows), 2),
-        .turns_v = turns(plan_.turns_v, heads_kv, most_tiles(plan_.work.launches, 'k', kernel_.dkv.rows), 2),
+        .turns_q = turns(plan_.turns_q, heads_q, most_tiles(plan_.work.launches, Side::query, kernel_.dq.rows), 1),
+        .turns_k = turns(plan_.turns_k, heads_kv, most_tiles(plan_.work.launches, Side::key, kernel_.dkv.rows), 2),
+        .turns_v = turns(plan_.turns_v, heads_kv, most_tiles(plan_.work.launches, Side::key, kernel_.dkv.rows), 2),
     };
     fa4::launch(*prepared.kernel, call, stream_);
   }
@@ -209,12 +207,12 @@ BackwardPlan::BackwardPlan(const BackwardKernels& kernels, std::span<const Slice
   end = layout.take(0);
   segments_q = layout.take(segment_bytes(work.q, gaps_q));
   segments_k = layout.take(segment_bytes(work.k, gaps_k));
-  for (const Launch& one : work.launches) tables.push_back(layout.take(table_bytes(one, 'k', kernel->dkv.rows)));
+  for (const Launch& one : work.launches) tables.push_back(layout.take(table_bytes(one, Side::key, kernel->dkv.rows)));
   if (kernel->kind != Kind::deterministic) return;
   constexpr std::int64_t kInt = sizeof(std::int32_t);
   const std::int64_t pieces = most_pieces(work.launches);
-  const std::int64_t tiles_k = most_tiles(work.launches, 'k', kernel->dkv.rows);
-  turns_q = layout.take(kInt * pieces * extents.heads_q * most_tiles(work.launches, 'q', kernel->dq.rows));
+  const std::int64_t tiles_k = most_tiles(work.launches, Side::key, kernel->dkv.rows);
+  turns_q = layout.take(kInt * pieces * extents.heads_q * most_tiles(work.launches, Side::query, kernel->dq.rows));
   turns_k = layout.take(2 * kInt * pieces * extents.heads_kv * tiles_k);
   turns_v = layout.take(2 * kInt * pieces * extents.heads_kv * tiles_k);
   turns_end = layout.take(0);

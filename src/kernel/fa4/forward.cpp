@@ -53,7 +53,7 @@ class Forward {
 
   void launch(std::size_t index) {
     const bool first = index == 0, last = index + 1 == plan_.launches.size();
-    LaunchFrame frame{folds_.q, folds_.k, args_.heads, 0, 'q', kernel_.tile_q};
+    LaunchFrame frame{folds_.q, folds_.k, args_.heads, 0, Side::query, kernel_.tile_q};
     if (!(first && args_.init)) frame.flags |= kResumes;
     if (!(last && args_.last)) frame.flags |= kLeavesState;
     const Exported* twin = twin_for_one(kernel_);
@@ -102,7 +102,7 @@ ForwardPlan::ForwardPlan(const Exported& kernel, std::span<const Slice> slices, 
   const bool has_state = !init || !last || own_acc;
   if (own_acc) acc = layout.take(rows * d_v * kFloat);
   if (has_state) low = layout.take(rows * kFloat);
-  for (const Launch& one : launches) tables.push_back(layout.take(table_bytes(one, 'q', kernel.tile_q)));
+  for (const Launch& one : launches) tables.push_back(layout.take(table_bytes(one, Side::query, kernel.tile_q)));
 }
 
 ForwardArgs entry_of(const ForwardArgs& args, std::int64_t batch) {

@@ -47,9 +47,9 @@ CallExtents extents_of(const CallShape& call) {
 }
 
 BackwardPlan backward_plan(const Problem& p, const CallShape& call) {
-  const bool whole_keys = call.narrow_dkv && call.last && p.h_q == p.h_kv;
-  return {backward_kernels(p.dtype, p.d, p.d_v, p.deterministic, whole_keys), call.slices, extents_of(call), call.init,
-          call.last};
+  const bool whole_keys = call.narrow_dkv && call.init_dkv && p.h_q == p.h_kv;
+  return {backward_kernels(p.dtype, p.d, p.d_v, p.deterministic, whole_keys), call.slices, extents_of(call),
+          call.init_dq, call.init_dkv};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "kernel/fa4/pieces.hpp"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <tuple>
 
@@ -17,12 +18,12 @@ struct Span {
   }
 };
 
-Span rows_of(const Piece& piece, char side) {
-  if (side == 'q') return {piece.batch, piece.q_begin, piece.q_begin + piece.q_len};
+Span rows_of(const Piece& piece, Side side) {
+  if (side == Side::query) return {piece.batch, piece.q_begin, piece.q_begin + piece.q_len};
   return {piece.batch, piece.k_begin, piece.k_begin + piece.k_len};
 }
 
-std::vector<Span> spans_of(std::span<const Piece> pieces, char side) {
+std::vector<Span> spans_of(std::span<const Piece> pieces, Side side) {
   std::vector<Span> spans;
   spans.reserve(pieces.size());
   for (const Piece& piece : pieces) spans.push_back(rows_of(piece, side));
@@ -48,10 +49,9 @@ bool sees_something(const Piece& piece) {
          piece.high >= 1 - piece.q_len;
 }
 
-void longest_first(Launch& launch, char side) {
-  std::stable_sort(launch.begin(), launch.end(), [side](const Piece& a, const Piece& b) {
-    return side == 'k' ? a.k_len > b.k_len : a.q_len > b.q_len;
-  });
+void longest_first(Launch& launch, Side side) {
+  std::stable_sort(launch.begin(), launch.end(),
+                   [side](const Piece& a, const Piece& b) { return length_of(a, side) > length_of(b, side); });
 }
 
 /// Adds a segment of rows [begin, end) and the tiles of its sums.
@@ -75,7 +75,7 @@ void cut_run(SumRows& to, std::span<const Span> run, int tile) {
   }
 }
 
-SumRows cut_rows(std::span<const Piece> pieces, char side, int tile) {
+SumRows cut_rows(std::span<const Piece> pieces, Side side, int tile) {
   SumRows result;
   const std::vector<Span> spans = spans_of(pieces, side);
   for (std::size_t begin = 0, end = 0; begin < spans.size(); begin = end) {
@@ -123,29 +123,29 @@ class TakenRows {
 };
 
 /// Each piece goes to the first launch in which none of its rows on the sides named is taken.
-std::vector<Launch> launches_apart(std::span<const Piece> pieces, std::string_view sides) {
+std::vector<Launch> launches_apart(std::span<const Piece> pieces, std::initializer_list<Side> sides) {
   struct Taken {
     TakenRows q, k;
   };
   std::vector<Launch> launches;
   std::vector<Taken> taken;
-  const auto rows = [](Taken& of, char side) -> TakenRows& { return side == 'q' ? of.q : of.k; };
+  const auto rows = [](Taken& of, Side side) -> TakenRows& { return side == Side::query ? of.q : of.k; };
   for (const Piece& piece : pieces) {
     std::size_t at = 0;
-    const auto clashes = [&](char side) { return rows(taken[at], side).overlaps(rows_of(piece, side)); };
+    const auto clashes = [&](Side side) { return rows(taken[at], side).overlaps(rows_of(piece, side)); };
     while (at < launches.size() && std::any_of(sides.begin(), sides.end(), clashes)) ++at;
     if (at == launches.size()) {
       launches.emplace_back();
       taken.emplace_back();
     }
     launches[at].push_back(piece);
-    for (const char side : sides) rows(taken[at], side).add(rows_of(piece, side));
+    for (const Side side : sides) rows(taken[at], side).add(rows_of(piece, side));
   }
   return launches;
 }
 
 /// Rows [0, rows) of each batch entry that are in none of the pieces, as pieces without the other side.
-std::vector<Piece> rows_between(std::span<const Piece> pieces, char side, std::int64_t batches, std::int64_t rows) {
+std::vector<Piece> rows_between(std::span<const Piece> pieces, Side side, std::int64_t batches, std::int64_t rows) {
   std::vector<Piece> result;
   const std::vector<Span> spans = spans_of(pieces, side);
   std::size_t at = 0;
@@ -155,8 +155,8 @@ std::vector<Piece> rows_between(std::span<const Piece> pieces, char side, std::i
       if (end <= next) return;
       Piece& piece = result.emplace_back();
       piece.batch = batch;
-      (side == 'q' ? piece.q_begin : piece.k_begin) = next;
-      (side == 'q' ? piece.q_len : piece.k_len) = end - next;
+      (side == Side::query ? piece.q_begin : piece.k_begin) = next;
+      (side == Side::query ? piece.q_len : piece.k_len) = end - next;
     };
     for (; at < spans.size() && spans[at].batch == batch; ++at) {
       add_until(spans[at].begin);
@@ -182,27 +182,28 @@ std::vector<Piece> joined_pieces(std::span<const Slice> slices) {
 
 std::vector<Launch> forward_launches(std::span<const Slice> slices, std::int64_t batches, std::int64_t rows, bool init,
                                      bool last) {
-  std::vector<Launch> launches = launches_apart(joined_pieces(slices), "q");
+  std::vector<Launch> launches = launches_apart(joined_pieces(slices), {Side::query});
   if (launches.empty() && (init || last)) launches.emplace_back();
   const auto complete = [&](Launch& launch) {
-    const std::vector<Piece> rest = rows_between(launch, 'q', batches, rows);
+    const std::vector<Piece> rest = rows_between(launch, Side::query, batches, rows);
     launch.insert(launch.end(), rest.begin(), rest.end());
   };
   if (init) complete(launches.front());
   if (last && !(init && launches.size() == 1)) complete(launches.back());
-  for (Launch& launch : launches) longest_first(launch, 'k');
+  for (Launch& launch : launches) longest_first(launch, Side::key);
   return launches;
 }
 
 BackwardLaunches backward_launches(std::span<const Slice> slices, int tile_q, int tile_k, bool apart) {
   BackwardLaunches result;
   const std::vector<Piece> whole = joined_pieces(slices);
-  result.q = cut_rows(whole, 'q', tile_q);
-  result.k = cut_rows(whole, 'k', tile_k);
+  result.q = cut_rows(whole, Side::query, tile_q);
+  result.k = cut_rows(whole, Side::key, tile_k);
   std::vector<Piece> pieces;
   for (const Piece& piece : whole) {
-    for_each_segment(result.q, rows_of(piece, 'q'), [&](const Segment& q, std::int64_t q_begin, std::int64_t q_end) {
-      for_each_segment(result.k, rows_of(piece, 'k'), [&](const Segment& k, std::int64_t k_begin, std::int64_t k_end) {
+    const Span rows = rows_of(piece, Side::query), keys = rows_of(piece, Side::key);
+    for_each_segment(result.q, rows, [&](const Segment& q, std::int64_t q_begin, std::int64_t q_end) {
+      for_each_segment(result.k, keys, [&](const Segment& k, std::int64_t k_begin, std::int64_t k_end) {
         Piece cut = part(piece, q_begin, q_end, k_begin, k_end);
         cut.q_sum = q.sum + (q_begin - q.begin);
         cut.k_sum = k.sum + (k_begin - k.begin);
@@ -212,11 +213,11 @@ BackwardLaunches backward_launches(std::span<const Slice> slices, int tile_q, in
   }
   result.pieces = static_cast<std::int64_t>(pieces.size());
   if (apart) {
-    result.launches = launches_apart(pieces, "qk");
+    result.launches = launches_apart(pieces, {Side::query, Side::key});
   } else if (!pieces.empty()) {
     result.launches.push_back(std::move(pieces));
   }
-  for (Launch& launch : result.launches) longest_first(launch, 'q');
+  for (Launch& launch : result.launches) longest_first(launch, Side::query);
   return result;
 }
 
@@ -224,21 +225,21 @@ std::optional<BackwardLaunches> direct_launch(std::span<const Slice> slices, int
                                               std::int64_t rows_k) {
   BackwardLaunches result;
   const std::vector<Piece> whole = joined_pieces(slices);
-  result.q = cut_rows(whole, 'q', tile_q);
+  result.q = cut_rows(whole, Side::query, tile_q);
   Launch launch;
   TakenRows keys;
   for (const Piece& piece : whole) {
     const std::size_t at = find_segment(result.q, piece.batch, piece.q_begin);
     const Segment& segment = result.q.segments[at];
     const bool cut = piece.q_begin + piece.q_len > segment.begin + segment.len;
-    if (cut || keys.overlaps(rows_of(piece, 'k'))) return std::nullopt;
-    keys.add(rows_of(piece, 'k'));
+    if (cut || keys.overlaps(rows_of(piece, Side::key))) return std::nullopt;
+    keys.add(rows_of(piece, Side::key));
     launch.push_back(piece);
     launch.back().q_sum = segment.sum + (piece.q_begin - segment.begin);
   }
-  const std::vector<Piece> rest = rows_between(launch, 'k', batches, rows_k);
+  const std::vector<Piece> rest = rows_between(launch, Side::key, batches, rows_k);
   launch.insert(launch.end(), rest.begin(), rest.end());
-  longest_first(launch, 'q');
+  longest_first(launch, Side::query);
   result.pieces = static_cast<std::int64_t>(launch.size());
   if (!launch.empty()) result.launches.push_back(std::move(launch));
   return result;

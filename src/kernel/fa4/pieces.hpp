@@ -22,6 +22,14 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
+[[nodiscard]] inline std::int64_t length_of(const Piece& piece, Side side) {
+  return side == Side::query ? piece.q_len : piece.k_len;
+}
+/// How many tiles of so many rows a side of it has.
+[[nodiscard]] inline std::int64_t tiles_of(const Piece& piece, Side side, int tile) {
+  return (length_of(piece, side) + tile - 1) / tile;
+}
+
 /// The pieces of one kernel launch, those that take longest first.
 using Launch = std::vector<Piece>;
 

@@ -7,10 +7,6 @@ namespace {
 
 constexpr std::int64_t kWidest = std::int64_t{1} << 29;  // a bound that bounds nothing; sums of two fit 32 bits
 
-std::int64_t blocks_of(const Piece& piece, char side, int tile) {
-  return ((side == 'q' ? piece.q_len : piece.k_len) + tile - 1) / tile;
-}
-
 /// Kernels mask every tile that a bound cuts: bounds that cut nothing are taken away.
 std::int64_t left_of(const Piece& p) {
   return p.low <= 1 - p.q_len ? kWidest : std::max(-kWidest, (p.k_len - p.q_len) - p.low);
@@ -73,7 +69,7 @@ Tables make_tables(const Launch& launch, const LaunchFrame& frame) {
   std::int64_t blocks = 0;
   for (const Piece& piece : launch) {
     add(blocks);
-    blocks += blocks_of(piece, frame.blocks_of, frame.tile);
+    blocks += tiles_of(piece, frame.blocks_of, frame.tile);
   }
   add(blocks);
   tables.blocks = static_cast<std::int32_t>(blocks);
@@ -95,7 +91,7 @@ std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& fr
   }
   const auto number = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
   return OneSlice{.batches = number(batches),
-                  .blocks = number(blocks_of(first, frame.blocks_of, frame.tile)),
+                  .blocks = number(tiles_of(first, frame.blocks_of, frame.tile)),
                   .rows_q = number(first.q_len),
                   .rows_k = number(first.k_len),
                   .right = number(right_of(first)),
@@ -111,9 +107,9 @@ std::optional<OneSlice> as_one_slice(const Launch& launch, const LaunchFrame& fr
                   .flags = frame.flags};
 }
 
-std::int64_t table_bytes(const Launch& launch, char side, int tile) {
+std::int64_t table_bytes(const Launch& launch, Side side, int tile) {
   std::int64_t blocks = 0;
-  for (const Piece& piece : launch) blocks += blocks_of(piece, side, tile);
+  for (const Piece& piece : launch) blocks += tiles_of(piece, side, tile);
   const auto pieces = static_cast<std::int64_t>(launch.size());
   return (Extents(pieces).total() + blocks) * static_cast<std::int64_t>(sizeof(std::int32_t));
 }

@@ -21,8 +21,8 @@ struct LaunchFrame {
   Fold q, k;
   HeadMap heads;
   int flags = 0;
-  char blocks_of = 'q';  ///< the side whose tiles are blocks
-  int tile = 1;          ///< its rows
+  Side blocks_of = Side::query;  ///< the side whose tiles are blocks
+  int tile = 1;                  ///< its rows
 };
 
 /// The tables of one launch, one after the other (tools/fa4/slices.py says what is in them), but for the owners of
@@ -43,7 +43,7 @@ struct Tables {
                                                    std::int64_t batches);
 
 /// Bytes of the tables of such a launch.
-[[nodiscard]] std::int64_t table_bytes(const Launch& launch, char blocks_of, int tile);
+[[nodiscard]] std::int64_t table_bytes(const Launch& launch, Side blocks_of, int tile);
 
 /// Segments as the passes over sums read them: batch, begin, len, sum of each; then `sum` = rows for an end.
 [[nodiscard]] std::vector<std::int32_t> segment_table(std::span<const Segment> segments, std::int64_t rows);

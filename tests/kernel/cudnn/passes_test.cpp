@@ -191,13 +191,18 @@ class SimulatedKernel final : public Kernel {
   [[nodiscard]] std::int64_t workspace_bytes(const Problem&, const CallShape&) const override { return 0; }
 
   void forward(const ForwardArgs& args, const KernelContext&) const override {
-    perform(args, false, args.init, args.last, [&](const auto& calls, Operations& operations) {
+    perform(args, {.init = args.init, .last = args.last}, [&](const auto& calls, Operations& operations) {
       ForwardArgs with_out = args;
       cudnn::forward(with_out, calls, 0, operations);
     });
   }
   void backward(const BackwardArgs& args, const KernelContext&) const override {
-    perform(args, true, args.init_dq, args.init_dkv, [&](const auto& calls, Operations& operations) {
+    const CallShape flags = {.backward = true,
+                             .init_dq = args.init_dq,
+                             .init_dkv = args.init_dkv,
+                             .narrow_dq = narrow && args.init_dq,
+                             .narrow_dkv = narrow && args.init_dkv};
+    perform(args, flags, [&](const auto& calls, Operations& operations) {
       BackwardArgs with_out = args;
       with_out.out = out;
       with_out.delta = {};
@@ -244,23 +249,17 @@ class SimulatedKernel final : public Kernel {
     }
   };
 
-  void perform(const auto& args, bool backward, bool init, bool last, auto&& body) const {
+  void perform(const auto& args, CallShape shape, auto&& body) const {
     const Grouping grouping = group_slices(args.slices, 1000);
-    const CallShape shape = {.backward = backward,
-                             .slices = args.slices,
-                             .batch = args.q.batch(),
-                             .rows_q = args.q.rows(),
-                             .rows_k = args.k.rows(),
-                             .heads_q = static_cast<int>(args.q.heads()),
-                             .heads_kv = static_cast<int>(args.k.heads()),
-                             .init = init,
-                             .last = last};
-    CallShape measured = shape;
-    measured.narrow_dq = backward && narrow && init;
-    measured.narrow_dkv = backward && narrow && last;
+    shape.slices = args.slices;
+    shape.batch = args.q.batch();
+    shape.rows_q = args.q.rows();
+    shape.rows_k = args.k.rows();
+    shape.heads_q = static_cast<int>(args.q.heads());
+    shape.heads_kv = static_cast<int>(args.k.heads());
     Counting counting;
     for (const Strides strides : {Strides::packed, Strides::spread}) {
-      rehearse(problem_, measured, args.heads, grouping.calls, counting, strides);
+      rehearse(problem_, shape, args.heads, grouping.calls, counting, strides);
     }
     const auto bytes = static_cast<std::size_t>(counting.scratch.bytes_needed());
     std::vector<std::byte> memory(std::max<std::size_t>(bytes, 1), std::byte{0xff});

@@ -48,10 +48,14 @@ class CudnnSupport : public ::testing::Test {
     for (const Step& step : program.steps) {
       CallShape call;
       if (const auto* attend = std::get_if<Attend>(&step)) {
-        call = shape_of(program, *attend, attend->init, attend->last);
+        call = shape_of(program, *attend);
+        call.init = attend->init;
+        call.last = attend->last;
       } else if (const auto* back = std::get_if<AttendBackward>(&step)) {
-        call = shape_of(program, *back, back->init_dq, back->init_dkv);
+        call = shape_of(program, *back);
         call.backward = true;
+        call.init_dq = back->init_dq;
+        call.init_dkv = back->init_dkv;
       } else {
         continue;
       }
@@ -79,7 +83,7 @@ class CudnnSupport : public ::testing::Test {
   SavedDevice device_ = h200();
 
  private:
-  static CallShape shape_of(const Program& program, const auto& step, bool init, bool last) {
+  static CallShape shape_of(const Program& program, const auto& step) {
     CallShape call;
     call.slices = step.slices;
     call.batch = program.buffer(step.q).batch;
@@ -87,8 +91,6 @@ class CudnnSupport : public ::testing::Test {
     call.rows_k = step.k.rows;
     call.heads_q = static_cast<int>(step.q.heads);
     call.heads_kv = static_cast<int>(step.k.heads);
-    call.init = init;
-    call.last = last;
     return call;
   }
 };

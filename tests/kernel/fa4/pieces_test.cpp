@@ -69,7 +69,7 @@ std::multiset<Pair> pairs_of(const Launch& launch, const Tables& tables) {
   return pairs;
 }
 
-LaunchFrame frame_of(char blocks_of) {
+LaunchFrame frame_of(Side blocks_of) {
   return {{}, {}, {}, 0, blocks_of, 16};
 }
 
@@ -79,11 +79,13 @@ Problem random_of(std::uint64_t seed) {
   return rotunda::testing::random_problem(seed, limits);
 }
 
-void expect_disjoint(const Launch& launch, char side) {
+void expect_disjoint(const Launch& launch, Side side) {
   std::set<std::pair<std::int64_t, std::int64_t>> rows;
   for (const Piece& p : launch) {
-    const std::int64_t begin = side == 'q' ? p.q_begin : p.k_begin, len = side == 'q' ? p.q_len : p.k_len;
-    for (std::int64_t i = begin; i < begin + len; ++i) EXPECT_TRUE(rows.insert({p.batch, i}).second) << side << i;
+    const std::int64_t begin = side == Side::query ? p.q_begin : p.k_begin, end = begin + length_of(p, side);
+    for (std::int64_t i = begin; i < end; ++i) {
+      EXPECT_TRUE(rows.insert({p.batch, i}).second) << (side == Side::query ? "row " : "key ") << i;
+    }
   }
 }
 
@@ -105,7 +107,7 @@ TEST(Fa4Pieces, ForwardSeesEveryPairOnceAndCoversAllRows) {
       for (const bool last : {false, true}) {
         const auto launches = forward_launches(slices, problem.batches(), problem.s_q, init, last);
         EXPECT_EQ(pairs_of(launches), pairs_of(slices));
-        for (const Launch& launch : launches) expect_disjoint(launch, 'q');
+        for (const Launch& launch : launches) expect_disjoint(launch, Side::query);
         EXPECT_TRUE(!init || rows_of(launches.front()).size() == all);
         EXPECT_TRUE(!last || rows_of(launches.back()).size() == all);
         EXPECT_TRUE(init || last || !slices.empty() || launches.empty());
@@ -117,9 +119,9 @@ TEST(Fa4Pieces, ForwardSeesEveryPairOnceAndCoversAllRows) {
 
 /// Tiles of sums: each piece's tiles lie in one segment and are rows of the piece alone, whole or up to the segment's
 /// end.
-void expect_tiles_kept(const SumRows& sums, const Piece& p, char side, int tile) {
-  const std::int64_t begin = side == 'q' ? p.q_begin : p.k_begin, len = side == 'q' ? p.q_len : p.k_len;
-  const std::int64_t sum = side == 'q' ? p.q_sum : p.k_sum;
+void expect_tiles_kept(const SumRows& sums, const Piece& p, Side side, int tile) {
+  const std::int64_t begin = side == Side::query ? p.q_begin : p.k_begin, len = length_of(p, side);
+  const std::int64_t sum = side == Side::query ? p.q_sum : p.k_sum;
   const auto holds = [&](const Segment& s) {
     return s.batch == p.batch && s.begin <= begin && begin < s.begin + s.len;
   };
@@ -152,12 +154,12 @@ void expect_backward_right(const std::vector<Slice>& slices, int tile_q, int til
   expect_segments_apart(work.k, tile_k);
   for (const Launch& launch : work.launches) {
     for (const Piece& p : launch) {
-      expect_tiles_kept(work.q, p, 'q', tile_q);
-      expect_tiles_kept(work.k, p, 'k', tile_k);
+      expect_tiles_kept(work.q, p, Side::query, tile_q);
+      expect_tiles_kept(work.k, p, Side::key, tile_k);
     }
     if (!apart) continue;
-    expect_disjoint(launch, 'q');
-    expect_disjoint(launch, 'k');
+    expect_disjoint(launch, Side::query);
+    expect_disjoint(launch, Side::key);
   }
   EXPECT_TRUE(apart || work.launches.size() <= 1);
 }
@@ -188,10 +190,10 @@ TEST(Fa4Pieces, DirectLaunchesMakeEachKeyOnce) {
     EXPECT_EQ(work->k.rows, 0);
     std::int64_t keys = 0;
     for (const Launch& launch : work->launches) {
-      expect_disjoint(launch, 'k');
+      expect_disjoint(launch, Side::key);
       for (const Piece& p : launch) {
         keys += p.k_len;
-        if (p.q_len > 0) expect_tiles_kept(work->q, p, 'q', 16);
+        if (p.q_len > 0) expect_tiles_kept(work->q, p, Side::query, 16);
       }
     }
     EXPECT_EQ(keys, problem.batches() * problem.s_k);
@@ -210,8 +212,9 @@ TEST(Fa4Pieces, TablesSayTheSame) {
     const std::vector<Slice> slices = mask_slices(problem);
     std::multiset<Pair> pairs;
     for (const Launch& launch : forward_launches(slices, problem.batches(), problem.s_q, true, true)) {
-      const Tables tables = make_tables(launch, frame_of('q'));
-      EXPECT_EQ(4 * (static_cast<std::int64_t>(tables.values.size()) + tables.blocks), table_bytes(launch, 'q', 16));
+      const Tables tables = make_tables(launch, frame_of(Side::query));
+      EXPECT_EQ(4 * (static_cast<std::int64_t>(tables.values.size()) + tables.blocks),
+                table_bytes(launch, Side::query, 16));
       pairs.merge(pairs_of(launch, tables));
     }
     EXPECT_EQ(pairs, pairs_of(slices));
@@ -224,7 +227,7 @@ Tables tables_of(std::int64_t left, std::int64_t right) {
   const std::vector<Slice> slices = {{0, 0, 70, 0, 50, 0, 0, left, right}};
   const auto launches = forward_launches(slices, 1, 70, true, true);
   EXPECT_EQ(launches.size(), 1U);
-  Tables tables = make_tables(launches.front(), frame_of('q'));
+  Tables tables = make_tables(launches.front(), frame_of(Side::query));
   EXPECT_EQ(pairs_of(launches.front(), tables), pairs_of(slices));
   return tables;
 }
@@ -250,9 +253,9 @@ TEST(Fa4Pieces, BlocksAreCounted) {
   Launch launch;
   launch.push_back({.q_len = 17, .k_len = 5});
   launch.push_back({.q_len = 16, .k_len = 40});
-  const Tables by_rows = make_tables(launch, frame_of('q'));
+  const Tables by_rows = make_tables(launch, frame_of(Side::query));
   EXPECT_EQ(by_rows.blocks, 3);
-  const Tables by_keys = make_tables(launch, frame_of('k'));
+  const Tables by_keys = make_tables(launch, frame_of(Side::key));
   EXPECT_EQ(by_keys.blocks, 4);
   std::int32_t memory[64];
   const LaunchTables at = by_keys.at(memory);
@@ -262,7 +265,7 @@ TEST(Fa4Pieces, BlocksAreCounted) {
 }
 
 TEST(Fa4Pieces, EqualEntriesAreOneSlice) {
-  const LaunchFrame frame{{100, 0}, {0, 3}, {2, 4, 1}, 3, 'k', 16};
+  const LaunchFrame frame{{100, 0}, {0, 3}, {2, 4, 1}, 3, Side::key, 16};
   Problem problem = parse_problem("b=3 s_q=70 s_k=90 h_q=2 d=8 mask=causal grad=1");
   BackwardLaunches work = backward_launches(mask_slices(problem), 64, 16, false);
   const auto one = as_one_slice(work.launches.front(), frame, 3);

@@ -120,8 +120,8 @@ std::int64_t backward_workspace_bytes(const Problem& problem, const CallShape& c
                   .d = problem.d,
                   .d_v = problem.d_v,
                   .workers = workers_of(call.device),
-                  .init_dq = call.init,
-                  .init_dkv = call.last,
+                  .init_dq = call.init_dq,
+                  .init_dkv = call.init_dkv,
                   .narrow_dkv = call.narrow_dkv,
                   .pool_bytes = pool_bytes})
       ->workspace_bytes;

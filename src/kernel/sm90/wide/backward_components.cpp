@@ -65,11 +65,11 @@ std::vector<Component> components_of(std::span<const Slice> slices) {
 }
 
 std::vector<RowSpan> rows_without(const std::vector<Component>& components, std::int64_t batches, std::int64_t rows,
-                                  bool key_rows) {
+                                  Side side) {
   std::vector<RowSpan> covered;
   for (const Component& one : components) {
-    covered.push_back(key_rows ? RowSpan{one.batch, one.k_begin, one.k_len}
-                               : RowSpan{one.batch, one.q_begin, one.q_len});
+    covered.push_back(side == Side::query ? RowSpan{one.batch, one.q_begin, one.q_len}
+                                          : RowSpan{one.batch, one.k_begin, one.k_len});
   }
   std::sort(covered.begin(), covered.end(),
             [](const RowSpan& a, const RowSpan& b) { return std::tie(a.batch, a.begin) < std::tie(b.batch, b.begin); });

@@ -21,8 +21,8 @@ struct Component {
 /// In order of batch entry and query row. Slices without a visible pair are left out, and with them their rows.
 [[nodiscard]] std::vector<Component> components_of(std::span<const Slice> slices);
 
-/// Rows [0, rows) of `batches` batch entries that no component has among its query rows, or its key rows.
+/// Rows [0, rows) of `batches` batch entries that no component has among its rows of a side.
 [[nodiscard]] std::vector<RowSpan> rows_without(const std::vector<Component>& components, std::int64_t batches,
-                                                std::int64_t rows, bool key_rows);
+                                                std::int64_t rows, Side side);
 
 }  // namespace rotunda::sm90::wide

@@ -209,8 +209,8 @@ class Planner {
 
   void add_free_rows() {
     std::vector<RowSpan> q, k;
-    if (shape_.init_dq) q = rows_without(tiles_.components, shape_.batch, shape_.rows_q, false);
-    if (shape_.init_dkv) k = rows_without(tiles_.components, shape_.batch, shape_.rows_k, true);
+    if (shape_.init_dq) q = rows_without(tiles_.components, shape_.batch, shape_.rows_q, Side::query);
+    if (shape_.init_dkv) k = rows_without(tiles_.components, shape_.batch, shape_.rows_k, Side::key);
     plan_.free_q_count = static_cast<std::int64_t>(q.size());
     plan_.free_k_count = static_cast<std::int64_t>(k.size());
     plan_.free_q = append(q);
