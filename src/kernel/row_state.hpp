@@ -2,6 +2,7 @@
 // than one call does.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -22,6 +23,12 @@ inline void store_lse(const ForwardArgs& args, std::int64_t b, std::int64_t row,
   if (args.last || args.lse_low.data == nullptr) return;
   const double low = lse - static_cast<double>(high);
   *args.lse_low.at<float>(b, row, head) = lse == -std::numeric_limits<double>::infinity() ? 0 : static_cast<float>(low);
+}
+
+/// The greater one, for max_logit. NaN stays.
+template <class Real>
+[[nodiscard]] Real greater(Real a, Real b) {
+  return std::isnan(a) || a > b ? a : b;
 }
 
 }  // namespace rotunda

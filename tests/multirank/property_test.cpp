@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <string>
@@ -9,6 +10,7 @@
 #include "rotunda/oracle.hpp"
 #include "support/distributed.hpp"
 #include "support/random_problem.hpp"
+#include "support/results.hpp"
 
 namespace rotunda::testing {
 namespace {
@@ -128,6 +130,45 @@ TEST(Extremes, ASinkMayBeMinusInfinity) {
   EXPECT_EQ(*tensors.views().dsink.at<float>(0, 0, 0), 0);
   for (const Grade& each : grade(without, oracle(without, plain.views(), 1), tensors.views())) {
     EXPECT_TRUE(each.passed() || each.tensor == "dsink") << each.tensor << " misplaced " << each.misplaced;
+  }
+}
+
+/// All that a head's sink has a share in is NaN, and nothing of the other head's.
+TEST(Extremes, ANaNSinkReachesItsHeadAlone) {
+  const Problem problem =
+      parse_problem("dtype=fp32 s_q=19 s_k=11 h_q=2 d=8 mask=causal_bottom_right sink=learnable grad=1");
+  for (const int ranks : {1, 3}) {
+    ProblemTensors tensors(problem);
+    *tensors.views().sink.at<float>(0, 0, 0) = std::numeric_limits<float>::quiet_NaN();
+    const OracleResult want = oracle(problem, tensors.views(), 1);
+    DistributedOptions options;
+    options.ranks = ranks;
+    run_distributed(problem, options, tensors.views());
+    const Tensors& t = tensors.views();
+    for (int row = 0; row < 19; ++row) {  // the first eight see no key
+      EXPECT_TRUE(std::isnan(read(t.lse, 0, row, 0))) << row;
+      EXPECT_TRUE(std::isnan(read(t.out, 0, row, 0))) << row;
+      EXPECT_TRUE(row < 8 || std::isnan(read(t.dq, 0, row, 0))) << row;
+    }
+    EXPECT_TRUE(std::isnan(read(t.dk, 0, 3, 0)) && std::isnan(read(t.dv, 0, 3, 0)) &&
+                std::isnan(read(t.dsink, 0, 0, 0)));
+    EXPECT_EQ(misses(problem, want, t), "") << ranks;  // the other head's
+  }
+}
+
+TEST(Extremes, ANaNReachesMaxLogit) {
+  const Problem problem = parse_problem("dtype=fp32 s_q=40 h_q=2 d=8 mask=causal max_logit=1");
+  for (const char* kernel : {"", "reference"}) {
+    for (const int ranks : {1, 2, 3}) {
+      ProblemTensors tensors(problem);
+      *tensors.views().k.at<float>(0, 3, 0) = std::numeric_limits<float>::quiet_NaN();
+      DistributedOptions options;
+      options.ranks = ranks;
+      options.plan.kernel = kernel;
+      run_distributed(problem, options, tensors.views());
+      EXPECT_TRUE(std::isnan(read(tensors.views().max_logit, 0, 0, 0))) << kernel << ranks;
+      EXPECT_TRUE(std::isfinite(read(tensors.views().max_logit, 0, 0, 1))) << kernel << ranks;
+    }
   }
 }
 

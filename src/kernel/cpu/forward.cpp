@@ -294,12 +294,18 @@ class ForwardTile {
 
   void raise_max_logit(int head) {
     float most = kNone;
-    for (int i = 0; i < rows_; ++i) most = HWY_MAX(most, s_.seen_max[lane0(head, 0) + i]);
+    for (int i = 0; i < rows_; ++i) most = greater(most, greatest_score(lane0(head, 0) + i));
     if (most == kNone) return;
     const auto logit = static_cast<float>(static_cast<double>(most) * scale_);
     const std::atomic_ref<float> place(args_.max_logit[unit_.q_begin + head]);
     float old = place.load();
-    while (old < logit && !place.compare_exchange_weak(old, logit)) {}
+    while (greater(old, logit) != old && !std::isnan(old) && !place.compare_exchange_weak(old, logit)) {}
+  }
+
+  /// Of the row in a lane. Vectors pass over a NaN, which the sum has kept; so it has of an infinite score.
+  [[nodiscard]] float greatest_score(int lane) const {
+    const float seen = s_.seen_max[lane];
+    return std::isnan(s_.row_sum[lane]) && !(std::isinf(seen) && seen > 0) ? s_.row_sum[lane] : seen;
   }
 
   const ForwardArgs& args_;

@@ -7,6 +7,7 @@
 
 #include "base/copy.hpp"
 #include "base/half.hpp"
+#include "kernel/row_state.hpp"
 
 namespace rotunda {
 namespace {
@@ -32,8 +33,9 @@ TensorView block(const TensorView& view, std::int64_t batch, std::int64_t first,
   return result;
 }
 
-/// log(exp(a) + exp(b)), also where either is -inf.
+/// log(exp(a) + exp(b)), also where either is -inf. NaN stays.
 double log_add(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return a + b;
   const double high = std::max(a, b);
   if (high == -std::numeric_limits<double>::infinity()) return high;
   return high + std::log1p(std::exp(std::min(a, b) - high));
@@ -196,7 +198,7 @@ void HostElementwise::sink_gradient(const TensorView& lse, const TensorView& del
 void HostElementwise::row_max(const TensorView& from, const TensorView& to) const {
   for (std::int64_t head = 0; head < to.heads(); ++head) {
     float best = -std::numeric_limits<float>::infinity();
-    for (std::int64_t row = 0; row < from.rows(); ++row) best = std::max(best, *from.at<float>(0, row, head));
+    for (std::int64_t row = 0; row < from.rows(); ++row) best = greater(best, *from.at<float>(0, row, head));
     *to.at<float>(0, 0, head) = best;
   }
 }

@@ -75,12 +75,22 @@ Group<Arithmetic>::Group(const GroupTask& task, Answers& answers) : task_(task),
     one.noise.assign(rows, {});
     one.hurt.assign(rows, 0);
     one.hurt_gradients.assign(rows, 0);
+    if (!sink_is_sick(member)) continue;
+    any_sick_ = true;
+    one.hurt.assign(task_.real.begin(), task_.real.end());
+    one.hurt_gradients = one.hurt;
   }
 }
 
 template <class Arithmetic>
+bool Group<Arithmetic>::sink_is_sick(int member) const {
+  if (task_.problem.sink != Sink::learnable) return false;
+  return std::isnan(*task_.tensors.sink.template at<float>(0, 0, task_.q_head(member)));
+}
+
+template <class Arithmetic>
 double Group<Arithmetic>::sink(int member) const {
-  if (task_.problem.sink != Sink::learnable) return 0;
+  if (task_.problem.sink != Sink::learnable || sink_is_sick(member)) return 0;
   return static_cast<double>(*task_.tensors.sink.template at<float>(0, 0, task_.q_head(member)));
 }
 

@@ -77,6 +77,8 @@ class Group {
   };
 
   [[nodiscard]] bool has_sink() const { return task_.problem.sink != Sink::none; }
+  [[nodiscard]] bool sink_is_sick(int member) const;
+  /// A sick one is left to what it hurts.
   [[nodiscard]] double sink(int member) const;
   void softmax(Member& one, double sink, Range rows, const Runs& runs, BlockScratch<Real>& x);
   void row_gradients(Member& one, Range rows, const Runs& runs, BlockScratch<Real>& x);

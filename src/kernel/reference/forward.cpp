@@ -52,14 +52,16 @@ class HeadForward {
   void add_visible_keys(std::int64_t row) {
     start_state(row);
     double top = kMinusInfinity;
+    bool any_nan = false;
     std::size_t count = 0;
     load(args_.q.template at<T>(b_, row, head_), q_);
     for_each_visible_key(args_.slices, b_, row, [&](std::int64_t key) {
       const double logit = args_.scale * dot(q_, args_.k.template at<T>(b_, key, kv_head_));
       logits_[count++] = logit;
       top = std::max(top, logit);
+      any_nan = any_nan || std::isnan(logit);
     });
-    top_ = std::max(top_, top);
+    top_ = greater(top_, any_nan ? std::numeric_limits<double>::quiet_NaN() : top);
 
     const double greatest = std::max(top, lse_);
     const double base = greatest == kMinusInfinity ? 0 : greatest;
@@ -111,7 +113,7 @@ void forward(const ForwardArgs& args, const KernelContext& context) {
   if (args.max_logit == nullptr) return;
   for (std::size_t task = 0; task < tops.size(); ++task) {
     float& top = args.max_logit[task % static_cast<std::size_t>(heads)];
-    top = std::max(top, static_cast<float>(tops[task]));
+    top = greater(top, static_cast<float>(tops[task]));
   }
 }
 

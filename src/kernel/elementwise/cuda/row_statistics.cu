@@ -97,16 +97,21 @@ __global__ void ROTUNDA_CLUSTER __launch_bounds__(kGradientThreads)
   if (blockIdx.x == 0 && threadIdx.x == 0) dsink[head * dsink_stride] = static_cast<float>(total);
 }
 
-/// A block a head. As std::max from -inf on, a NaN is passed over.
+/// The greater one; NaN stays.
+__device__ float greater(float a, float b) {
+  return isnan(a) || a > b ? a : b;
+}
+
+/// A block a head.
 __global__ void __launch_bounds__(kThreads)
     row_max_kernel(const Rows from, std::int64_t rows, float* to, std::int64_t to_stride) {
   __shared__ float shared[kThreads];
   float best = -HUGE_VALF;
-  for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) best = fmaxf(best, from.at(0, row, blockIdx.x));
+  for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) best = greater(best, from.at(0, row, blockIdx.x));
   shared[threadIdx.x] = best;
   for (int step = kThreads / 2; step > 0; step /= 2) {
     __syncthreads();
-    if (threadIdx.x < step) shared[threadIdx.x] = fmaxf(shared[threadIdx.x], shared[threadIdx.x + step]);
+    if (threadIdx.x < step) shared[threadIdx.x] = greater(shared[threadIdx.x], shared[threadIdx.x + step]);
   }
   if (threadIdx.x == 0) to[blockIdx.x * to_stride] = shared[0];
 }
