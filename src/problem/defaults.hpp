@@ -3,12 +3,18 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace rotunda {
 
 [[nodiscard]] inline double default_scale(int d) {
   return 1.0 / std::sqrt(static_cast<double>(d));
+}
+
+/// Kernels scale in fp32.
+[[nodiscard]] inline bool is_scale(double scale) {
+  return scale > 0 && scale <= static_cast<double>(std::numeric_limits<float>::max());
 }
 
 /// The lengths between offsets: [0, 3, 10] gives [3, 7].

@@ -91,7 +91,7 @@ void read_scale(Draft& draft, const Key& key, const Value& value) {
   double scale = 0;
   const auto [rest, error] = std::from_chars(value.text.data(), end, scale);
   const bool read = is_number(value) && error == std::errc{} && rest == end;
-  if (!read || !std::isfinite(scale) || scale <= 0) reject(key.name, shown(value));
+  if (!read || !is_scale(scale)) reject(key.name, shown(value));
   draft.problem.scale = scale;
 }
 
@@ -232,7 +232,7 @@ const auto kKeys = std::to_array<Key>({
      [](const Problem& p) { return print_list(p.cu_k, p.cu_q); }},
     {"used_q", kUsed, kThd, false, read_list<&Problem::used_q>, print_used_q},
     {"used_k", kUsed, kThd, false, read_list<&Problem::used_k>, print_used_k},
-    {"scale", "a finite number above 0", kAny, true, read_scale, print_scale},
+    {"scale", "a finite number above 0, at most 3.4e38", kAny, true, read_scale, print_scale},
     {"sink", "none, zero or learnable", kAny, true,
      read_choice<&Problem::sink, Sink::none, Sink::zero, Sink::learnable>,
      [](const Problem& p) { return printed(to_string(p.sink), p.sink == Sink::none); }},

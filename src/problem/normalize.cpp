@@ -29,7 +29,7 @@ void check_heads(Problem& p) {
   if (p.d < 1 || p.d > kMaxHeadDim) reject("d", p.d);
   if (p.d_v < 1 || p.d_v > kMaxHeadDim) reject("d_v", p.d_v);
   if (p.scale == 0) p.scale = default_scale(p.d);
-  if (!std::isfinite(p.scale) || p.scale <= 0) reject("scale", fmt::format("{}", p.scale));
+  if (!is_scale(p.scale)) reject("scale", fmt::format("{}", p.scale));
 }
 
 void check_mask(Problem& p) {

@@ -140,6 +140,7 @@ std::vector<Malformed> values() {
       {dense("scale=nan"), "scale=nan"},
       {dense("scale=inf"), "scale=inf"},
       {dense("scale=1e400"), "scale=1e400"},
+      {dense("scale=3.5e38"), "scale=3.5e38: allowed is a finite number above 0, at most 3.4e38"},
       {dense("scale=1/8"), "scale=1/8"},
       {dense("b=4611686018427387904"), "has too many elements, allowed are fewer than 2^62"},
       {"s_q=9223372036854775807 h_q=1 d=1", "q [1, 9223372036854775807, 1, 1] has too many elements"},
