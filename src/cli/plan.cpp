@@ -23,7 +23,9 @@ struct Row {
 /// The forward schedule on the shard, with the backward one of those left open, that is predicted to be fastest.
 Row best_row(const Problem& problem, const Options& options, ScheduleKind kind, int ranks, const Machine& machine) {
   const auto schedule = [&](ScheduleKind each) {
-    return ScheduleOptions{each, each == ScheduleKind::a2a_p2p ? options.plan.inner : 0, options.plan.head_groups};
+    ScheduleOptions result{each, 0, options.plan.head_groups};
+    if (each == ScheduleKind::a2a_p2p) result.inner = inner_ranks(problem, {each, options.plan.inner}, ranks);
+    return result;
   };
   std::optional<Row> best;
   for (const ShardKind shard_kind : shards_allowed(problem, options.plan, ranks)) {
@@ -76,6 +78,11 @@ double balance(const Candidate& candidate) {
   return candidate.forward_max.flops == 0 ? 1 : candidate.forward_flops_mean / candidate.forward_max.flops;
 }
 
+std::string schedule_text(const ScheduleOptions& schedule) {
+  const std::string kind = to_string(schedule.kind);
+  return schedule.inner > 0 ? fmt::format("{} inner {}", kind, schedule.inner) : kind;
+}
+
 std::string rows_text(const Problem& problem, const std::vector<Row>& rows) {
   const bool times = rows.front().machine.has_value();
   std::vector<std::string> header{"ranks",    "schedule", "shard",    "FLOP",     "balance",
@@ -86,7 +93,7 @@ std::string rows_text(const Problem& problem, const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     const Cost &f = row.candidate.forward_max, &b = row.candidate.backward_max;
     std::vector<std::string> cells{fmt::format("{}", row.ranks),
-                                   to_string(row.candidate.schedule.kind),
+                                   schedule_text(row.candidate.schedule),
                                    to_string(row.candidate.shard),
                                    flops_text(f.flops + b.flops),
                                    fmt::format("{:.0f} %", 100 * balance(row.candidate)),
@@ -94,7 +101,7 @@ std::string rows_text(const Problem& problem, const std::vector<Row>& rows) {
                                    bytes_text(f.exposed_bytes + b.exposed_bytes),
                                    grouped(f.messages + b.messages),
                                    bytes_text(std::max(f.workspace_bytes, b.workspace_bytes))};
-    if (problem.grad) cells.insert(cells.begin() + 2, to_string(row.backward.kind));
+    if (problem.grad) cells.insert(cells.begin() + 2, schedule_text(row.backward));
     if (times) cells.push_back(figure(1e3 * row.candidate.seconds));
     table.add(cells);
   }
@@ -105,7 +112,9 @@ nlohmann::ordered_json row_json(const Problem& problem, const Row& row) {
   nlohmann::ordered_json json{{"problem", to_text(problem)},
                               {"ranks", row.ranks},
                               {"schedule", to_string(row.candidate.schedule.kind)},
+                              {"inner", row.candidate.schedule.inner},
                               {"backward_schedule", to_string(row.backward.kind)},
+                              {"backward_inner", row.backward.inner},
                               {"shard", to_string(row.candidate.shard)},
                               {"balance", balance(row.candidate)},
                               {"forward", to_json(row.candidate.forward_max)},

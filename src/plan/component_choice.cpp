@@ -111,6 +111,10 @@ const Kernel& choose_kernel(const Problem& problem, const PlanOptions& options, 
   if (!options.kernel.empty() && std::find(names.begin(), names.end(), options.kernel) == names.end()) {
     fail(ErrorKind::bad_input, "kernel '{}' is unknown; allowed: auto, {}", options.kernel, fmt::join(names, ", "));
   }
+  for (const Refusal& refusal : refusals) {
+    const bool serves = !refusal.unsupported && refusal.what.starts_with("kernel ");
+    if (serves) reasons.push_back(refusal.what.substr(7) + " " + refusal.reason);
+  }
   fail(ErrorKind::unsupported, "no kernel serves this problem: {}", fmt::join(reasons, "; "));
 }
 

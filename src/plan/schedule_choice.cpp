@@ -77,8 +77,8 @@ class Directions {
 
  private:
   Entry make(ScheduleKind kind, bool backward) const {
-    const ScheduleOptions asked = schedule_options(options_, kind, kernel_);
-    (void)inner_ranks(problem_, asked, shard_.q.ranks());  // refuses a bad inner
+    ScheduleOptions asked = schedule_options(options_, kind, kernel_);
+    if (kind == ScheduleKind::a2a_p2p) asked.inner = inner_ranks(problem_, asked, shard_.q.ranks());
     if (backward && !problem_.grad) return {asked, std::nullopt, {}};
     const bool pipelines = kind == ScheduleKind::all_gather || kind == ScheduleKind::a2a;
     if (asked.head_groups != 0 || !pipelines || !machine_.overlaps) return entry_of(asked, backward, costs_);
@@ -133,6 +133,16 @@ std::optional<std::string> refuse_dual_chunk_doc(const Problem& problem, int ran
                      2 * ranks);
 }
 
+/// Why a shard is not weighed where others are.
+std::string why_not_weighed(const Problem& problem, ShardKind kind, int ranks) {
+  if (kind == ShardKind::striped) {
+    return "is never better than dual_chunk, and library kernels can't take it; serves only when asked for by name";
+  }
+  const bool packed = document_offsets(problem, Side::query).size() > 2;
+  const auto many = kind == ShardKind::dual_chunk_doc ? refuse_dual_chunk_doc(problem, ranks) : std::nullopt;
+  return packed && many ? *many : "is for packed documents; serves only when asked for by name";
+}
+
 /// The shard of a kind, made for the planned problem or for the one that the options name.
 Shard shard_of(const Problem& problem, const PlanOptions& options, ShardKind kind, int ranks) {
   const std::int64_t chunk_size = kind == ShardKind::balanced ? options.chunk_size : 0;
@@ -147,7 +157,6 @@ Shard shard_of(const Problem& problem, const PlanOptions& options, ShardKind kin
 
 }  // namespace
 
-/// striped is never best where dual_chunk serves, and library kernels can't take it.
 std::vector<ShardKind> shards_allowed(const Problem& problem, const PlanOptions& options, int ranks) {
   if (options.chunk_size < 0) {
     fail(ErrorKind::bad_input, "chunk-size={}; allowed: 1 or more, 0 for auto", options.chunk_size);
@@ -217,8 +226,10 @@ Choice choose_schedule(const Problem& problem, const PlanOptions& options, int r
   });
   const auto name_of = [](const Costed& c) { return name(c.candidate.schedule, c.backward, *c.shard); };
   Choice choice{best.candidate.schedule, best.backward, *best.shard, refused};
-  if (const auto reason = refuse_dual_chunk_doc(problem, ranks); reason && shards.size() > 1) {
-    choice.refusals.push_back({"shard dual_chunk_doc", *reason, false});
+  for (const ShardKind kind : kShardKinds) {
+    const bool weighed = std::find(shard_kinds.begin(), shard_kinds.end(), kind) != shard_kinds.end();
+    if (weighed || shard_kinds.size() == 1) continue;
+    choice.refusals.push_back({fmt::format("shard {}", to_string(kind)), why_not_weighed(problem, kind, ranks), false});
   }
   for (const Costed& other : candidates) {
     if (&other == &best) continue;

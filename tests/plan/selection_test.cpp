@@ -30,6 +30,8 @@ TEST(Selection, GivesAReasonForEverythingNotChosen) {
   EXPECT_EQ(plan->transport, "local");
   EXPECT_NE(reason(*plan, "kernel reference"), "");
   EXPECT_NE(reason(*plan, "transport nccl"), "");
+  for (const char* shard : {"dual_chunk_doc", "striped", "balanced"})
+    EXPECT_NE(reason(*plan, fmt::format("shard {}", shard)), "");
   const auto schedules = std::count_if(plan->refusals.begin(), plan->refusals.end(), [](const Refusal& refusal) {
     return refusal.reason.find("predicted") != std::string::npos;
   });
@@ -38,6 +40,14 @@ TEST(Selection, GivesAReasonForEverythingNotChosen) {
 
 TEST(Selection, BalancesACausalMask) {
   EXPECT_EQ(make_plan(parse_problem(kText), {}, 0, 4)->shard.kind, ShardKind::dual_chunk);
+}
+
+TEST(Selection, SaysWhichInnerItTook) {
+  PlanOptions options;
+  options.schedule = ScheduleKind::a2a_p2p;
+  const auto plan = make_plan(parse_problem(kText), options, 0, 4);
+  EXPECT_EQ(plan->forward_schedule.inner, 2);
+  EXPECT_EQ(plan->summary(), "a2a_p2p inner 2, dual_chunk, cpu, local");
 }
 
 TEST(Selection, KeepsAWindowContiguous) {
