@@ -300,6 +300,8 @@ Options to_options(Command command, const Values& values) {
   text("--trace", options.trace);
   text("--json", options.json);
   text("--svg", options.svg);
+  if (command == Command::demo && options.svg.empty()) options.svg = "rotunda_demo.svg";
+  if (command == Command::demo && options.trace.empty()) options.trace = "rotunda_demo.trace.json";
   text("--python", options.python);
   text("--cluster", options.cluster);
   options.quiet = values.contains("--quiet");

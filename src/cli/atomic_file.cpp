@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -16,6 +18,25 @@ namespace rotunda::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// The temporary file that is being written, for a signal that ends the program.
+std::atomic<const char*> unfinished = nullptr;
+
+void remove_unfinished(int number) {
+  if (const char* const name = unfinished.load()) ::unlink(name);
+  std::signal(number, SIG_DFL);
+  std::raise(number);  // delivered when this returns
+}
+
+/// Signals that are ignored or handled stay so.
+void guard_signals() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {
+      std::signal(number, remove_unfinished);
+    }
+  }
+}
 
 constexpr int kMostLinks = 40;  // as the system allows
 
@@ -51,14 +72,21 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   const Target target = target_of(path_);
   target_ = target.path.string();
   temporary_ = target.in_place ? target_ : fmt::format("{}.{}.tmp", target_, ::getpid());
+  if (temporary_ != target_) {
+    guard_signals();
+    unfinished = temporary_.c_str();
+  }
   file_ = std::fopen(temporary_.c_str(), "wb");
+  if (file_ == nullptr) unfinished = nullptr;
   if (file_ == nullptr) fail(ErrorKind::bad_input, "cannot write {}: {}", path_, std::strerror(errno));
 }
 
 AtomicFile::~AtomicFile() {
-  if (file_ == nullptr) return;
-  std::fclose(file_);
-  if (temporary_ != target_) std::remove(temporary_.c_str());
+  if (file_ != nullptr) {
+    std::fclose(file_);
+    if (temporary_ != target_) std::remove(temporary_.c_str());
+  }
+  unfinished = nullptr;
 }
 
 void AtomicFile::give_up(const char* what) {

@@ -141,15 +141,13 @@ std::vector<std::string> files(const Options& options) {
 }
 
 void write_pictures(const Options& options, const Tour& tour) {
-  const std::string svg = options.svg.empty() ? "rotunda_demo.svg" : options.svg;
-  const std::string trace = options.trace.empty() ? "rotunda_demo.trace.json" : options.trace;
   const Outcome& first = tour.outcomes().front();
   std::vector<std::shared_ptr<const Plan>> plans;
   for (const RankReport& report : first.reports) plans.push_back(report.plan);
-  write_text(svg, draw_plan(plans));
-  write_trace(trace, first.reports);
+  write_text(options.svg, draw_plan(plans));
+  write_trace(options.trace, first.reports);
   print(options, fmt::format("{} in one picture: {}\nits trace, for ui.perfetto.dev: {}\n",
-                             to_string(plans.front()->forward_schedule.kind), svg, trace));
+                             to_string(plans.front()->forward_schedule.kind), options.svg, options.trace));
 }
 
 void append_records(const Options& options, const Tour& tour) {

@@ -104,6 +104,10 @@ bool is_echo(const Options* options, const std::string& message) {
          !message.starts_with(fmt::format("rank {} failed: ", options->process->rank));
 }
 
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) fail(ErrorKind::bad_input, "cannot write standard output");
+}
+
 int report(ErrorKind kind, const char* message) {
   tell(fmt::format("rotunda: {}\n", message));
   return exit_status(kind);
@@ -112,12 +116,13 @@ int report(ErrorKind kind, const char* message) {
 }  // namespace
 
 int main_program(const std::vector<std::string>& arguments) {
-  std::signal(SIGPIPE, SIG_IGN);  // a peer's closed pipe is an error to report, not a death
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);  // errors to report, not deaths
   Parsed parsed;
   try {
     parsed = parse_arguments(arguments);
     if (!parsed.options) {
       fmt::print("{}", parsed.text);
+      flush_output();
       return 0;
     }
     parsed.options->command_line = command_line(arguments);
@@ -129,8 +134,7 @@ int main_program(const std::vector<std::string>& arguments) {
       if (!parsed.options->process) return start_processes(arguments, *parsed.options);
     }
     const int status = dispatch(*parsed.options);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-      fail(ErrorKind::bad_input, "cannot write standard output");
+    flush_output();
     return status;
   } catch (const Error& error) {
     if (is_echo(parsed.options ? &*parsed.options : nullptr, error.what())) return exit_status(error.kind());

@@ -118,7 +118,7 @@ grep -q '"seconds_per_call": 0.25' slow.record.json || fail "explain --cluster: 
 expect 2 "unknown key second_per_call, allowed are name, flops_per_second" plan --problem "$small" --cluster ./slip.json
 expect 2 "overlaps is 1, allowed are true and false" plan --problem "$small" --cluster ./number.json
 expect 2 "seconds_per_message is missing" plan --problem "$small" --cluster ./short.json
-expect 0 "p2p         a2a" plan --problem "s_q=8192 h_q=8 d=64 mask=causal grad=1" --ranks 4 --backward-schedule auto --cluster ./far.json
+expect 0 "p2p              a2a" plan --problem "s_q=8192 h_q=8 d=64 mask=causal grad=1" --ranks 4 --backward-schedule auto --cluster ./far.json
 many="layout=thd h_q=8 d=64 mask=causal grad=1 cu_q=$(seq -s, 0 1000 500000)"
 expect 0 "512" plan --problem "$many" --ranks 512
 
@@ -174,6 +174,15 @@ wait
 ln -s loop loop
 expect 2 "cannot write loop: Too many levels of symbolic links" run --in "$data/minilm_packed.safetensors" --out loop
 expect 2 "both name ./same.json" run --in "$data/minilm_packed.safetensors" --out same.json --trace ./same.json
+[[ -e /dev/full ]] && { "$rotunda" --help > /dev/full 2> err.txt; [[ $? == 2 ]] || fail "--help to a full disk: status $?"; }
+
+# What a signal or a limit ends leaves no file behind, whole or in part.
+"$rotunda" demo --svg nowhere/demo.svg > out.txt 2> err.txt
+[[ $? == 2 && ! -s out.txt ]] || fail "demo that can't write: $(cat out.txt err.txt)"
+(ulimit -f 1 && "$rotunda" run --in "$data/smollm2_layer29.safetensors" --out big.st --ranks 2 > out.txt 2> err.txt)
+[[ $? == 2 ]] || fail "a file that may not grow: status $?, $(cat err.txt)"
+compgen -G "big.st*" > /dev/null && fail "a file that may not grow is there: $(ls big.st*)"
+
 "$rotunda" verify 2> /dev/full
 (($? == 2)) || fail "an error that can't be told changes the exit status"
 ROTUNDA_LOG=info "$rotunda" verify --problem "$small" > out.txt 2>&- || fail "a log line that can't be told stops the run"
