@@ -15,23 +15,30 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Three ranks, threads here, make their ends by make(options); what each threw instead.
-std::vector<std::string> refusals(ErrorKind kind, const std::function<void(ProcessOptions)>& make) {
+using Make = std::function<void(const ProcessOptions&)>;
+
+/// What make(options) throws.
+std::string refusal(ErrorKind kind, const Make& make, const ProcessOptions& options) {
+  try {
+    make(options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  return "nothing";
+}
+
+/// The same by rank, of three ranks that are threads here.
+std::vector<std::string> refusals(ErrorKind kind, const Make& make) {
   const std::string address = unix_address();
   std::vector<std::string> texts(3);
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < 3; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          make({{rank, 3, rank, address, "test"}, 20s, Device{}, {}});
-        } catch (const Error& error) {
-          EXPECT_EQ(error.kind(), kind) << error.what();
-          texts[static_cast<std::size_t>(rank)] = error.what();
-        }
-      });
-    }
+  std::vector<std::jthread> threads(texts.size());
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    const ProcessOptions options{{rank, 3, rank, address, "test"}, 20s, Device{}, {}};
+    threads[at] = std::jthread([&, at, options] { texts[at] = refusal(kind, make, options); });
   }
+  threads.clear();
   return texts;
 }
 

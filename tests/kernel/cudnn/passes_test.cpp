@@ -191,18 +191,20 @@ class SimulatedKernel final : public Kernel {
   [[nodiscard]] std::int64_t workspace_bytes(const Problem&, const CallShape&) const override { return 0; }
 
   void forward(const ForwardArgs& args, const KernelContext&) const override {
-    perform(args, {.init = args.init, .last = args.last}, [&](const auto& calls, Operations& operations) {
+    const CallShape shape = {.slices = args.slices, .init = args.init, .last = args.last};
+    perform(args, shape, [&](const auto& calls, Operations& operations) {
       ForwardArgs with_out = args;
       cudnn::forward(with_out, calls, 0, operations);
     });
   }
   void backward(const BackwardArgs& args, const KernelContext&) const override {
-    const CallShape flags = {.backward = true,
+    const CallShape shape = {.backward = true,
+                             .slices = args.slices,
                              .init_dq = args.init_dq,
                              .init_dkv = args.init_dkv,
                              .narrow_dq = narrow && args.init_dq,
                              .narrow_dkv = narrow && args.init_dkv};
-    perform(args, flags, [&](const auto& calls, Operations& operations) {
+    perform(args, shape, [&](const auto& calls, Operations& operations) {
       BackwardArgs with_out = args;
       with_out.out = out;
       with_out.delta = {};
@@ -251,7 +253,6 @@ class SimulatedKernel final : public Kernel {
 
   void perform(const auto& args, CallShape shape, auto&& body) const {
     const Grouping grouping = group_slices(args.slices, 1000);
-    shape.slices = args.slices;
     shape.batch = args.q.batch();
     shape.rows_q = args.q.rows();
     shape.rows_k = args.k.rows();
