@@ -1,23 +1,22 @@
 # Folders whose sources need CUDA. A build without it takes a library's without_cuda.cpp in their place.
 set(ROTUNDA_CUDA_FOLDERS cuda cudnn fa4 sm90 mma ipc nccl)
 
-# rotunda_sources(VARIABLE FOLDER): the sources below src/FOLDER that this build compiles.
-function(rotunda_sources variable folder)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp
-                                              ${PROJECT_SOURCE_DIR}/src/${folder}/*.cu)
+# rotunda_keep_built(VARIABLE): drops from a list of files below src or tests those that this build leaves out.
+function(rotunda_keep_built variable)
+  set(files ${${variable}})
   if(ROTUNDA_WITH_CUDA)
-    list(FILTER sources EXCLUDE REGEX "/without_cuda\\.cpp$")
+    list(FILTER files EXCLUDE REGEX "/without_cuda\\.cpp$")
     if(NOT ROTUNDA_CUDNN)
-      list(FILTER sources EXCLUDE REGEX "/src/.*/cudnn/")
+      list(FILTER files EXCLUDE REGEX "/(src|tests)/.*/cudnn/")
     endif()
     if(NOT ROTUNDA_FA4)
-      list(FILTER sources EXCLUDE REGEX "/src/.*/fa4/")
+      list(FILTER files EXCLUDE REGEX "/(src|tests)/.*/fa4/")
     endif()
   else()
     list(JOIN ROTUNDA_CUDA_FOLDERS "|" folders)
-    list(FILTER sources EXCLUDE REGEX "/src/.*/(${folders})/")
+    list(FILTER files EXCLUDE REGEX "/(src|tests)/.*/(${folders})/")
   endif()
-  set(${variable} ${sources} PARENT_SCOPE)
+  set(${variable} ${files} PARENT_SCOPE)
 endfunction()
 
 # rotunda_library(FOLDER [USES folders…] [LINK targets…]): src/FOLDER as the static library rotunda_FOLDER, every source
@@ -25,7 +24,9 @@ endfunction()
 function(rotunda_library folder)
   cmake_parse_arguments(ARG "" "" "USES;LINK" ${ARGN})
   set(target rotunda_${folder})
-  rotunda_sources(sources ${folder})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp
+                                              ${PROJECT_SOURCE_DIR}/src/${folder}/*.cu)
+  rotunda_keep_built(sources)
   list(TRANSFORM ARG_USES PREPEND rotunda_)
   if(sources)
     add_library(${target} STATIC ${sources})

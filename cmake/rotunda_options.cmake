@@ -89,6 +89,9 @@ if(ROTUNDA_SANITIZE)
   add_link_options(-fsanitize=${ROTUNDA_SANITIZE})
   add_compile_definitions(ROTUNDA_FEW_TARGETS)  # src/kernel/targets.hpp
 endif()
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-subobject-linkage)  # takes sources that a batch includes for headers
+endif()
 if(ROTUNDA_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()

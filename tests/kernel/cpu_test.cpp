@@ -24,7 +24,7 @@
 namespace rotunda {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kFloatNaN = std::numeric_limits<float>::quiet_NaN();
 const float kFullNaN = std::bit_cast<float>(0xffffffffU);  // every payload bit set
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -375,12 +375,12 @@ TEST(CpuKernel, SeveralSlicesAndRowsOfNone) {
   s.slices = many_slices();
   Case c(s);
   for (const std::int64_t row : {80, 89, 200, 209}) {
-    c.q.fill_row(row, kNaN);
-    c.dout.fill_row(row, kNaN);
+    c.q.fill_row(row, kFloatNaN);
+    c.dout.fill_row(row, kFloatNaN);
   }
   for (const std::int64_t key : {80, 89, 150, 169, 253, 259}) {
-    c.k.fill_row(key, kNaN);
-    c.v.fill_row(key, kNaN);
+    c.k.fill_row(key, kFloatNaN);
+    c.v.fill_row(key, kFloatNaN);
   }
   c.forward(s.slices, true, false);
   c.dout.fill_row(80, 0);  // for delta, which is the caller's
@@ -463,7 +463,7 @@ TEST_F(CpuKernelNaN, InAKeyRowReachesRowsThatSeeIt) {
   const Shape s = shape();
   Case clean(s);
   clean.run();
-  for (const float poison : {kNaN, kFullNaN, std::numeric_limits<float>::infinity()}) {
+  for (const float poison : {kFloatNaN, kFullNaN, std::numeric_limits<float>::infinity()}) {
     for (const std::int64_t key : {0, 20, 49, 60, 140, 180, 255}) {
       for (const bool in_v : {false, true}) {
         SCOPED_TRACE(testing::Message() << "key " << key << (in_v ? " of v" : " of k"));
@@ -489,7 +489,7 @@ TEST_F(CpuKernelNaN, InAQueryRowReachesKeysThatItSees) {
     for (const bool in_dout : {false, true}) {
       SCOPED_TRACE(testing::Message() << "row " << row << (in_dout ? " of dout" : " of q"));
       Case c(s);
-      (in_dout ? c.dout : c.q).fill_row(row, kNaN);
+      (in_dout ? c.dout : c.q).fill_row(row, kFloatNaN);
       c.run();
       const auto rows = touched(clean.dq, c.dq), keys = touched(clean.dk, c.dk), values = touched(clean.dv, c.dv);
       for (std::int64_t other = 0; other < s.s_q; ++other) {

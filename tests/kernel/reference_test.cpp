@@ -13,9 +13,9 @@ namespace {
 
 using testing::kNaN;
 
-const float kLn2 = std::log(2.0F);
-const float kLn3 = std::log(3.0F);
-const float kLn4 = std::log(4.0F);
+const float kLn2F = std::log(2.0F);
+const float kLn3F = std::log(3.0F);
+const float kLn4F = std::log(4.0F);
 
 /// One head of fp32 rows with dim 1, on the reference kernel.
 struct Tiny {
@@ -89,22 +89,22 @@ void expect_rows(const std::vector<float>& got, const std::vector<float>& want) 
 
 TEST(Reference, TwoQueriesTwoKeysByHand) {
   // Logits: row 0: 0, ln 3: weights 1/4, 3/4. Row 1: 0, 0: weights 1/2, 1/2.
-  Tiny tiny({1, 0}, {0, kLn3}, {4, 8});
+  Tiny tiny({1, 0}, {0, kLn3F}, {4, 8});
   tiny.forward({tiny.all()}, true, true);
   expect_rows(tiny.out, {7, 6});
-  expect_rows(tiny.lse, {kLn4, kLn2});
-  EXPECT_NEAR(tiny.max_logit, kLn3, 1e-6);
+  expect_rows(tiny.lse, {kLn4F, kLn2F});
+  EXPECT_NEAR(tiny.max_logit, kLn3F, 1e-6);
 
   // dout 1, 10: delta = dout·out = 7, 60; dS = P∘(dP - delta): row 0: -3/4, 3/4; row 1: -10, 10.
   tiny.dout = {1, 10};
   tiny.delta = {7, 60};
   tiny.backward({tiny.all()}, true);
-  expect_rows(tiny.dq, {0.75F * kLn3, 10 * kLn3});
+  expect_rows(tiny.dq, {0.75F * kLn3F, 10 * kLn3F});
   expect_rows(tiny.dk, {-0.75F, 0.75F});  // row 1 has q = 0
   expect_rows(tiny.dv, {0.25F + 5, 0.75F + 5});
   tiny.backward({tiny.all()}, false);
   expect_rows(tiny.dv, {2 * 5.25F, 2 * 5.75F});
-  expect_rows(tiny.dq, {1.5F * kLn3, 20 * kLn3});
+  expect_rows(tiny.dq, {1.5F * kLn3F, 20 * kLn3F});
 }
 
 TEST(Reference, ResumesARunningState) {
@@ -113,21 +113,21 @@ TEST(Reference, ResumesARunningState) {
   tiny.lse = {0};  // one key of weight 1 so far
   tiny.forward({tiny.all()}, false, false);
   expect_rows(tiny.acc, {5});  // (1 + 4 + 10) / 3
-  expect_rows(tiny.lse, {kLn3});
+  expect_rows(tiny.lse, {kLn3F});
   EXPECT_TRUE(std::isnan(tiny.out[0])) << "out is written only with last";
   tiny.forward({}, false, true);
   expect_rows(tiny.out, {5});
-  expect_rows(tiny.lse, {kLn3});
+  expect_rows(tiny.lse, {kLn3F});
 }
 
 TEST(Reference, StartsFromNothingWhateverTheBuffersHold) {
   Tiny tiny({0, 0, 0}, {0, 0}, {4, 10});
   tiny.forward({{0, 1, 1, 0, 2, 0, 0}}, true, false);
   expect_rows(tiny.acc, {0, 7, 0});
-  expect_rows(tiny.lse, {-INFINITY, kLn2, -INFINITY});
+  expect_rows(tiny.lse, {-INFINITY, kLn2F, -INFINITY});
   tiny.forward({{0, 2, 1, 1, 1, 0, 0}}, false, true);
   expect_rows(tiny.out, {0, 7, 10});
-  expect_rows(tiny.lse, {-INFINITY, kLn2, 0});
+  expect_rows(tiny.lse, {-INFINITY, kLn2F, 0});
 }
 
 TEST(Reference, BandsCountFromGlobalPositions) {
@@ -150,7 +150,7 @@ TEST(Reference, OneRowMayHaveSeveralSlices) {
   Tiny tiny({0}, {0, 0, 0}, {1, 100, 5});
   tiny.forward({{0, 0, 1, 2, 1, 0, 0}, {0, 0, 1, 0, 1, 0, 0}}, true, true);
   expect_rows(tiny.out, {3});
-  expect_rows(tiny.lse, {kLn2});
+  expect_rows(tiny.lse, {kLn2F});
 }
 
 TEST(Reference, IsNeverChosenByItself) {

@@ -14,7 +14,7 @@
 namespace rotunda {
 namespace {
 
-const char* const kText = "dtype=fp32 layout=bshd b=1 s_q=10 h_q=4 d=16 mask=none grad=1";
+const char* const kSmallText = "dtype=fp32 layout=bshd b=1 s_q=10 h_q=4 d=16 mask=none grad=1";
 
 struct Disagreement {
   const char* name;
@@ -52,7 +52,7 @@ TEST_P(Agreement, NamesRankFieldAndBothValuesOnEveryRank) {
   std::mutex mutex;
   int failed = 0;
   run_ranks(group, [&](Transport& transport) {
-    Problem problem = parse_problem(kText);
+    Problem problem = parse_problem(kSmallText);
     PlanOptions options;
     options.schedule = ScheduleKind::p2p;
     options.shard = ShardKind::contiguous;
@@ -85,7 +85,7 @@ TEST(Agreement, ARankThatCannotPlanTellsTheOthers) {
     PlanOptions options;
     options.kernel = "cudnn";
     try {
-      (void)agree_on_plan(parse_problem(kText), options, transport);
+      (void)agree_on_plan(parse_problem(kSmallText), options, transport);
     } catch (const Error& error) {
       const std::scoped_lock lock(mutex);
       ++failed;
@@ -105,7 +105,7 @@ TEST(Agreement, UnlikeMachinesPlanForThatOfRank0) {
   run_ranks(group, [&](Transport& transport) {
     PlanOptions options;
     options.threads = 2 + transport.rank();  // a rank's rate is that of its threads
-    EXPECT_EQ(agree_on_plan(parse_problem(kText), options, transport)->machine.flops_per_second, 2e10);
+    EXPECT_EQ(agree_on_plan(parse_problem(kSmallText), options, transport)->machine.flops_per_second, 2e10);
   });
   unsetenv("ROTUNDA_CACHE");
   std::filesystem::remove_all(folder);

@@ -14,7 +14,7 @@
 namespace rotunda {
 namespace {
 
-const char* const kText =
+const char* const kPackedText =
     "layout=thd cu_q=0,8,24 cu_k=0,8,24 used_q=7,10 used_k=7,10 h_q=4 h_kv=2 d=16 d_v=16 mask=none grad=1";
 
 /// One change of everything that a plan depends on.
@@ -86,11 +86,11 @@ const std::vector<Variation>& variations() {
 }
 
 TEST(PlanCache, EveryKeyThatMattersMakesAnotherPlan) {
-  const auto base = cached_plan(parse_problem(kText), {}, 0, 4);
-  EXPECT_EQ(cached_plan(parse_problem(kText), {}, 0, 4), base);
-  std::set<std::string> keys = {plan_cache_key(parse_problem(kText), {}, 0, 4)};
+  const auto base = cached_plan(parse_problem(kPackedText), {}, 0, 4);
+  EXPECT_EQ(cached_plan(parse_problem(kPackedText), {}, 0, 4), base);
+  std::set<std::string> keys = {plan_cache_key(parse_problem(kPackedText), {}, 0, 4)};
   for (const Variation& variation : variations()) {
-    Problem problem = parse_problem(kText);
+    Problem problem = parse_problem(kPackedText);
     PlanOptions options;
     int rank = 0;
     int ranks = 4;
@@ -104,7 +104,7 @@ TEST(PlanCache, EveryKeyThatMattersMakesAnotherPlan) {
 }
 
 TEST(PlanCache, WhatIsDisabledIsPartOfTheKey) {
-  const Problem problem = parse_problem(kText);
+  const Problem problem = parse_problem(kPackedText);
   const std::string before = plan_cache_key(problem, {}, 0, 2);
   ASSERT_EQ(setenv("ROTUNDA_DISABLE", "cudnn", 1), 0);
   EXPECT_NE(plan_cache_key(problem, {}, 0, 2), before);

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const char* const kText = "s_q=4096 h_q=8 h_kv=2 d=80 mask=causal";
+const char* const kForwardText = "s_q=4096 h_q=8 h_kv=2 d=80 mask=causal";
 
 /// A folder ROTUNDA_CACHE of its own for every test: files are read once a process.
 class CalibrationFile : public testing::Test {
@@ -33,7 +33,8 @@ class CalibrationFile : public testing::Test {
   /// What planning says on standard error, beside making a plan for round figures.
   static std::string warnings_of_planning() {
     testing::internal::CaptureStderr();
-    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(make_plan(parse_problem(kText), {}, rank, 2)->machine, Machine{});
+    for (int rank = 0; rank < 2; ++rank)
+      EXPECT_EQ(make_plan(parse_problem(kForwardText), {}, rank, 2)->machine, Machine{});
     return testing::internal::GetCapturedStderr();
   }
 
@@ -53,7 +54,7 @@ TEST_F(CalibrationFile, GivesPlansTheirFigures) {
   keep({{{"cpu", 16, 64, 1e9}, {"cpu", 16, 128, 2e9}, {"cpu", 16, 256, 3e9}, {"cpu", 32, 128, 4e9}}, 5e9, 6e-6, 0});
   PlanOptions options;
   options.threads = 3;
-  Machine machine = make_plan(parse_problem(kText), options, 0, 2)->machine;
+  Machine machine = make_plan(parse_problem(kForwardText), options, 0, 2)->machine;
   EXPECT_EQ(machine.flops_per_second, 3 * 2e9) << "of three threads, at the next head dim above 80";
   EXPECT_EQ(machine.bytes_per_second, 5e9);
   EXPECT_EQ(machine.seconds_per_message, 6e-6);
@@ -62,7 +63,8 @@ TEST_F(CalibrationFile, GivesPlansTheirFigures) {
   machine = make_plan(parse_problem("dtype=fp32 s_q=64 h_q=8 d=512"), options, 0, 2)->machine;
   EXPECT_EQ(machine.flops_per_second, 3 * 4e9) << "of fp32, at the nearest head dim there is";
   options.kernel = "reference";
-  EXPECT_EQ(make_plan(parse_problem(kText), options, 0, 2)->machine.flops_per_second, Machine{}.flops_per_second);
+  EXPECT_EQ(make_plan(parse_problem(kForwardText), options, 0, 2)->machine.flops_per_second,
+            Machine{}.flops_per_second);
 }
 
 TEST_F(CalibrationFile, ChangesWhatIsChosen) {

@@ -15,7 +15,7 @@ using testing::entry_rows;
 using testing::random_problem;
 using testing::visible;
 
-constexpr std::uint64_t kProblems = 6000;
+constexpr std::uint64_t kRandomMasks = 6000;
 
 /// How often each (row, key) pair of the buffers is counted: [batch, row, key].
 class PairCounts {
@@ -63,7 +63,7 @@ std::int64_t count_slice(const Slice& s, PairCounts& counts) {
 }
 
 TEST(MaskSlices, CountEveryVisiblePairOnce) {
-  for (std::uint64_t seed = 0; seed < kProblems; ++seed) {
+  for (std::uint64_t seed = 0; seed < kRandomMasks; ++seed) {
     const Problem p = random_problem(seed);
     PairCounts counts(p);
     const std::vector<Slice> slices = mask_slices(p);
@@ -82,7 +82,7 @@ TEST(MaskSlices, CountEveryVisiblePairOnce) {
 }
 
 TEST(RealQueryRows, AreTheRowsWithoutPadding) {
-  for (std::uint64_t seed = 0; seed < kProblems; ++seed) {
+  for (std::uint64_t seed = 0; seed < kRandomMasks; ++seed) {
     const Problem p = random_problem(seed);
     std::vector<int> counts(static_cast<std::size_t>(p.batches() * p.s_q));
     std::vector<int> real = counts;
@@ -106,7 +106,7 @@ TEST(RealQueryRows, AreTheRowsWithoutPadding) {
 }
 
 TEST(DocumentOffsets, AscendFromZeroToTheRows) {
-  for (std::uint64_t seed = 0; seed < kProblems; ++seed) {
+  for (std::uint64_t seed = 0; seed < kRandomMasks; ++seed) {
     const Problem p = random_problem(seed);
     for (const Side side : {Side::query, Side::key}) {
       const auto offsets = document_offsets(p, side);
@@ -123,7 +123,7 @@ TEST(DocumentOffsets, AscendFromZeroToTheRows) {
 /// The generator makes what it says, or the tests above prove little.
 TEST(RandomProblem, HasEveryKindAndStaysSmall) {
   std::int64_t prefix = 0, chunk = 0, slices = 0, lens = 0, used = 0, cross = 0, empty = 0, negative = 0;
-  for (std::uint64_t seed = 0; seed < kProblems; ++seed) {
+  for (std::uint64_t seed = 0; seed < kRandomMasks; ++seed) {
     const Problem p = random_problem(seed, {.max_work = 4096});
     EXPECT_LE(p.batches() * p.s_q * p.s_k * p.h_q, 4096) << to_text(p);
     prefix += p.prefix > 0;

@@ -6,9 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fnv.hpp"
+#include "rotunda/tensor.hpp"
 #include "transport/process/records.hpp"
 
 namespace rotunda::callback {

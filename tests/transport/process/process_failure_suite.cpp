@@ -47,7 +47,7 @@ std::vector<std::string> texts_of(Group& group, const std::function<void(Transpo
 
 namespace {
 
-void ring(Transport& t, int rounds) {
+void lasting_ring(Transport& t, int rounds) {
   const int next = (t.rank() + 1) % t.size(), previous = (t.rank() + t.size() - 1) % t.size();
   static std::mutex mutex;
   static std::vector<Data> kept;  // peers read it whatever happens to this rank
@@ -139,7 +139,7 @@ TEST_P(ProcessFailureSuite, FaultsEndTheOthers) {
       auto group = make_group(3, {500ms, {kind, 1, after}, {}});
       const auto texts = texts_of(group, [](Transport& t) {
         (void)t.all_gather_text("");
-        ring(t, 4);
+        lasting_ring(t, 4);
         (void)t.all_gather_text("");
       });
       for (const auto& text : texts) EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
