@@ -77,8 +77,9 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
     unfinished = temporary_.c_str();
   }
   file_ = std::fopen(temporary_.c_str(), "wb");
-  if (file_ == nullptr) unfinished = nullptr;
-  if (file_ == nullptr) fail(ErrorKind::bad_input, "cannot write {}: {}", path_, std::strerror(errno));
+  if (file_ != nullptr) return;
+  unfinished = nullptr;
+  fail(ErrorKind::bad_input, "cannot write {}: {}", path_, std::strerror(errno));
 }
 
 AtomicFile::~AtomicFile() {

@@ -102,15 +102,16 @@ Region KeyGradients::landing_of(const Gradient& gradient, const Segment& segment
 }
 
 void KeyGradients::receive(std::size_t i, Transfers& transfers) {
+  const std::vector<Taker> takers = b_.takers(i);
   Region arrived_dk, arrived_dv;
   if (!whole_ && rows_arriving(i) > 0) {
     std::int64_t heads = 0;
-    for (const Taker& taker : b_.takers(i)) heads = std::max<std::int64_t>(heads, taker.kv.count);
+    for (const Taker& taker : takers) heads = std::max<std::int64_t>(heads, taker.kv.count);
     arrived_dk = arrived_dk_.next(b_, heads);
     arrived_dv = arrived_dv_.next(b_, heads);
   }
   std::int64_t row = 0;
-  for (const Taker& taker : b_.takers(i)) {
+  for (const Taker& taker : takers) {
     for (const Segment& segment : taker.rows.list) {
       for (const Gradient& gradient : {Gradient{arrived_dk, dk_, dk_low_}, Gradient{arrived_dv, dv_, dv_low_}}) {
         transfers.receives.push_back({taker.rank, landing_of(gradient, segment, row, taker.kv)});

@@ -10,6 +10,11 @@
 namespace rotunda {
 namespace {
 
+/// What a transport between CUDA devices has, where there are any.
+Availability on_cuda(Availability (*of)()) {
+  return cuda_device_count() == 0 ? Availability{.missing = why_no_cuda()} : of();
+}
+
 std::vector<TransportEntry> make_table() {
   return {
       {.name = "local",
@@ -17,12 +22,12 @@ std::vector<TransportEntry> make_table() {
        .automatic = true},
       {.name = "ipc",
        .description = "ranks are processes of one host, on CUDA devices that they may share",
-       .here = ipc::availability(),
+       .here = on_cuda(ipc::availability),
        .processes = true,
        .memory = Device::Kind::cuda},
       {.name = "nccl",
        .description = "ranks are processes with a CUDA device each, on any hosts",
-       .here = nccl::availability(),
+       .here = on_cuda(nccl::availability),
        .processes = true,
        .memory = Device::Kind::cuda},
       {.name = "mpi", .description = "processes on CPUs", .here = {.missing = "not in this build"}},

@@ -299,7 +299,7 @@ class ForwardTile {
     const auto logit = static_cast<float>(static_cast<double>(most) * scale_);
     const std::atomic_ref<float> place(args_.max_logit[unit_.q_begin + head]);
     float old = place.load();
-    while (greater(old, logit) != old && !std::isnan(old) && !place.compare_exchange_weak(old, logit)) {}
+    while (!(std::isnan(old) || old >= logit) && !place.compare_exchange_weak(old, logit)) {}
   }
 
   /// Of the row in a lane. Vectors pass over a NaN, which the sum has kept; so it has of an infinite score.

@@ -52,16 +52,14 @@ class HeadForward {
   void add_visible_keys(std::int64_t row) {
     start_state(row);
     double top = kMinusInfinity;
-    bool any_nan = false;
     std::size_t count = 0;
     load(args_.q.template at<T>(b_, row, head_), q_);
     for_each_visible_key(args_.slices, b_, row, [&](std::int64_t key) {
       const double logit = args_.scale * dot(q_, args_.k.template at<T>(b_, key, kv_head_));
       logits_[count++] = logit;
-      top = std::max(top, logit);
-      any_nan = any_nan || std::isnan(logit);
+      top = greater(top, logit);
     });
-    top_ = greater(top_, any_nan ? std::numeric_limits<double>::quiet_NaN() : top);
+    top_ = greater(top_, top);
 
     const double greatest = std::max(top, lse_);
     const double base = greatest == kMinusInfinity ? 0 : greatest;
