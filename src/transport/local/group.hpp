@@ -50,7 +50,7 @@ struct Member {
 /// One all_gather_text.
 struct Agreement {
   std::vector<std::optional<std::string>> texts;
-  int taken = 0;
+  int joined = 0, taken = 0;  ///< ranks that have given their text, and that have all texts
 };
 
 struct Failure {

@@ -107,10 +107,10 @@ std::vector<std::string> LocalTransport::all_gather_text(const std::string& text
   auto& agreements = group_->agreements;
   // Finished agreements leave the front of the queue; deque references outlive insertion and removal at the ends.
   const auto index = static_cast<std::size_t>(number - group_->agreements_finished);
-  while (agreements.size() <= index) agreements.push_back({std::vector<std::optional<std::string>>(size), 0});
+  while (agreements.size() <= index) agreements.push_back({std::vector<std::optional<std::string>>(size)});
   Agreement& agreement = agreements[index];
   agreement.texts[static_cast<std::size_t>(rank_)] = text;
-  group_->wake_all();
+  if (++agreement.joined == group_->size) group_->wake_all();  // nobody has anything to do before
   wait(lock, [&]() -> std::optional<Missing> {
     for (int peer = 0; peer < group_->size; ++peer) {
       if (!agreement.texts[static_cast<std::size_t>(peer)]) return Missing{peer, "to join agreement", number};
