@@ -33,6 +33,7 @@ std::chrono::milliseconds seconds(std::string_view flag, const std::string& text
 
 std::optional<Problem> problem_of(const Options& options) {
   if (options.problem.empty()) return std::nullopt;
+  if (options.problem == "@") fail(ErrorKind::bad_input, "--problem is '@', without the file's name: @FILE reads FILE");
   if (options.problem.front() == '@') return parse_problem(read_text(options.problem.substr(1)));
   return parse_problem(options.problem);
 }

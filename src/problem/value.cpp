@@ -16,6 +16,7 @@ std::string printable(std::string_view text, std::size_t limit) {
 }
 
 std::string shown(const Value& value) {
+  if (value.kind == Value::Kind::string) return printable('"' + value.text + '"');
   if (!value.is_array() && !value.is_object()) return printable(value.text);
   if (value.is_object()) return "{…}";
   std::string list;

@@ -178,6 +178,8 @@ TEST(ProblemFlag, ReadsTextAndFiles) {
   EXPECT_EQ(required_problem(o).s_q, 5);
   std::remove(path.c_str());
   EXPECT_ERROR((void)required_problem(o), ErrorKind::bad_input, "cannot read");
+  o.problem = "@";
+  EXPECT_ERROR((void)required_problem(o), ErrorKind::bad_input, "--problem is '@', without the file's name");
 }
 
 TEST(Suggestion, OnlyWhatIsClose) {

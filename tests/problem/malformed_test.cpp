@@ -79,7 +79,7 @@ std::vector<Malformed> json() {
       {"{\"s_q\":8,\"h_q\":2,\"d\":64,\"mask\":\"\xff\"}", "not valid JSON"},
       {R"({"s_q":8,"h_q":2,"d":64,"d":64})", "d is given twice"},
       {R"({"s_q":8,"h_q":2,"d":64.0})", "d=64.0: not an integer"},
-      {R"({"s_q":8,"h_q":2,"d":"64"})", "d=64: not an integer"},
+      {R"({"s_q":8,"h_q":2,"d":"64"})", "d=\"64\": not an integer"},
       {R"({"s_q":8,"h_q":2,"d":[64]})", "d=[64]: not an integer"},
       {R"({"s_q":8,"h_q":2,"d":null})", "d=null: not an integer"},
       {R"({"s_q":8,"h_q":2,"d":true})", "d=true: not an integer"},
