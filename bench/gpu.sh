@@ -8,8 +8,9 @@
 #     auto   what auto chooses against every schedule, over a grid of problems on two GPUs
 #     fa4    the kernels fa4 and cudnn on one GPU, by head dim
 #     wide   head dims above 256 on one GPU and on two
-# Those wanted most come first. What fails, or doesn't fit into the budget (540), is named at the end, and the exit
-# status is then 1: the records of all others are in the file. Programs of bench/ are looked for in DIR (build/cuda/bench).
+# Those wanted most come first. What fails, needs more GPUs than there are, or doesn't fit into the budget (540), is named
+# at the end, and the exit status is then 1: the records of all others are in the file. Programs of bench/ are looked for
+# in DIR (build/cuda/bench).
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit  # so that the paths in the records are the project's own
@@ -31,7 +32,7 @@ done
 mkdir -p "$(dirname "$out")"
 
 shortest=15 longest=150  # seconds: nothing is begun with less left, and nothing runs longer
-SECONDS=0 failures=()
+SECONDS=0 failures=() gpus=$(nvidia-smi --list-gpus | wc -l)
 
 # line COMMAND…: runs it within what is left of the budget.
 line() {
@@ -53,7 +54,13 @@ bench() {
     "${extra[@]}"
 }
 on_one() { bench "$1" --ranks 1 --devices 0 "${@:2}"; }
-on_two() { bench "$1" --ranks 2 --devices 0,1 --baseline "${baselines:-ideal_same_kernel}" "${@:2}"; }
+on_two() {
+  if ((gpus < 2)); then
+    failures+=("needs two GPUs: $*")
+    return
+  fi
+  bench "$1" --ranks 2 --devices 0,1 --baseline "${baselines:-ideal_same_kernel}" "${@:2}"
+}
 
 eight=0,1028,3100,7196,15696,18000,21096,27192,32768  # documents of 1,028 to 8,500 tokens
 long=0,25316,26344,27372,28400,29428,30456,31484,32768  # one of 25,316 and seven short ones

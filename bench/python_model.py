@@ -11,7 +11,8 @@ llama: a Llama-like model, 1.2 B parameters at the default width and depth. gemm
     torch_cp   PyTorch's context_parallel, the fastest of its ways (llama only: it knows no windows)
 
 A record's both_ms is the median of whole steps (forward and backward, gradients summed), of the slowest rank;
-peak_bytes is what PyTorch's allocator held at most beyond the weights. On CPUs (gloo, float32) it proves itself:
+peak_bytes is what PyTorch's allocator held at most beyond the weights. Ranks may share GPUs, for losses to be compared:
+no record is kept then. On CPUs (gloo, float32) it proves itself:
 
     torchrun --nproc-per-node 2 bench/python_model.py --tokens 256 --width 128 --layers 2 --repeat 2 \
         --baselines cp1,sdpa --tolerance 1e-5
@@ -41,9 +42,11 @@ class Job:
 
     def __init__(self, time_limit):
         self.cuda = torch.cuda.is_available()
-        dist.init_process_group("nccl" if self.cuda else "gloo")
+        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        self.shares = self.cuda and int(os.environ["LOCAL_WORLD_SIZE"]) > gpus
+        dist.init_process_group("nccl" if self.cuda and not self.shares else "gloo")  # NCCL wants a GPU for each rank
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if self.cuda else torch.device("cpu")
+        self.device = torch.device("cuda", local % gpus) if self.cuda else torch.device("cpu")
         self.dtype = torch.bfloat16 if self.cuda else torch.float32
         if self.cuda:
             torch.cuda.set_device(self.device)
@@ -375,6 +378,8 @@ def main():
     if unknown:
         parser.error(f"--baselines: {', '.join(sorted(unknown))} is unknown; allowed: cp1, sdpa, torch_cp")
     job = Job(arguments.time_limit)
+    if job.shares and arguments.json:
+        parser.error("--json: these ranks share GPUs, and their times say nothing")
     model = make_model(arguments, job)
     job.say(f"{sum(p.numel() for p in model.parameters()) / 1e9:.2f} B parameters, {arguments.tokens} tokens")
     draw = torch.Generator().manual_seed(1)
