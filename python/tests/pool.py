@@ -19,9 +19,10 @@ PATIENCE = 100  # seconds a case may take on a loaded machine
 
 def _serve(rank, world, device, store, pipe, patience):
     torch.set_num_threads(1)
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    gpus = torch.cuda.device_count() if device == "cuda" else 0
+    if gpus:
+        torch.cuda.set_device(rank % gpus)
+    backend = "cpu:gloo,cuda:nccl" if gpus >= world else "gloo"  # NCCL wants a GPU for each rank
     dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
     groups = {1: "self"} | {ranks: dist.new_group(list(range(ranks))) for ranks in range(2, world)}
     if world > 1:
@@ -47,8 +48,8 @@ def _serve(rank, world, device, store, pipe, patience):
 
 
 class Pool:
-    """`world` processes, joined by torch.distributed; on GPUs each has its own. Where one is lost, all are started
-    again, `restarts` times at most."""
+    """`world` processes, joined by torch.distributed; they share GPUs where there are fewer. Where one is lost, all are
+    started again, `restarts` times at most."""
 
     def __init__(self, world, device="cpu", *, method="fork", patience=PATIENCE, restarts=0):
         """Forked, what this process has imported is there at once; it must have started no threads, nor CUDA."""

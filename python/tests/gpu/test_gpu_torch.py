@@ -252,6 +252,8 @@ def run_autocast(group):
 
 
 def test_another_device_than_the_current(gpus):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("2 GPUs are needed")
     run_on(gpus, 2, "auto", run_other_device)
 
 
