@@ -93,8 +93,13 @@ class Scheduler {
     const int share = static_cast<int>(blockIdx.x) / kCluster % kValueSlabs, rank = static_cast<int>(rank_);
     const int key = tile.key + kTileKeys / kCluster * rank;
     const int value = tile.key + kSlabKeys * share + kSlabKeys / kCluster * rank;
-    if (share < S::kChunkCount) ptx::tma_prefetch(&maps_.k, ptx::Box4{kChunk * share, key, tile.kv_head, tile.batch});
-    ptx::tma_prefetch(&maps_.v_chunks, ptx::Box5{0, value, 0, tile.kv_head, tile.batch});
+    // A box that begins beyond the tensor is an illegal instruction here, unlike in a load.
+    if (share < S::kChunkCount && key < call_.key_rows) {
+      ptx::tma_prefetch(&maps_.k, ptx::Box4{kChunk * share, key, tile.kv_head, tile.batch});
+    }
+    if (value < call_.key_rows) {
+      ptx::tma_prefetch(&maps_.v_chunks, ptx::Box5{0, value, 0, tile.kv_head, tile.batch});
+    }
   }
 
   /// Whether all rows of this CTA see all keys of the tile.
