@@ -57,7 +57,7 @@ class Consumer {
 #pragma unroll 1
     for (int s = 0; s < steps; ++s, ring_.advance()) {
       ring_.wait_full();
-      const bool mine = (ptx::uniform(ring_.halves()) >> warpgroup_ & 1) != 0;
+      const bool mine = (ring_.halves() >> warpgroup_ & 1) != 0;
       if (mine) {
         ptx::wgmma_fence();
 #pragma unroll

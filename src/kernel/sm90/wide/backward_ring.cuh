@@ -80,9 +80,11 @@ class Ring {
   __device__ void release_previous() const { release(at_ - 1); }
   /// This stage is not needed by this warp, which has seen it come.
   __device__ void release() const { release(at_); }
-  /// A number that goes with the stage: set before its last arrival, read after wait_full.
+  /// A number that goes with the stage: set before its last arrival, read after wait_full, by the lane alone that gives
+  /// the stage back.
   [[nodiscard]] __device__ int halves() const {
-    return ptx::load_shared(base_ + Layout::kHalves + 4 * (at_ % kStages));
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    return ptx::uniform(lane == 0 ? ptx::load_shared(base_ + Layout::kHalves + 4 * (at_ % kStages)) : 0);
   }
   __device__ void set_halves(int bits) const { ptx::store_shared(base_ + Layout::kHalves + 4 * (at_ % kStages), bits); }
   __device__ void advance(int stages = 1) { at_ += static_cast<std::uint32_t>(stages); }
