@@ -66,57 +66,32 @@ TEST(Segment, EdgesDoNotOverflow) {
   EXPECT_EQ(segment_of(Slice{0, 0, 500, 0, 700, -far, far, kInfinity, 0}, 128).tiles(), 0);
 }
 
-/// K0 K1 V0 K2 V1 …, slab after slab around the ring, for so many tiles.
+/// K0 K1 V0 K2 V1 …, slab after slab, stage after stage, for so many tiles.
 template <int kChunks>
-void expect_slabs_in_order(int tiles) {
+void expect_stages_in_order(int tiles) {
   using S = Shape<kChunks>;
-  int unit = 0;
-  const auto expect = [&](int first, int slabs, int units) {
+  int stage = 0;
+  const auto expect = [&](int first, int slabs) {
     for (int i = 0; i < slabs; ++i) {
-      ASSERT_EQ(S::slab(first, units * i), S::kRing + S::kUnitBytes * unit)
-          << kChunks << " chunks, " << tiles << " tiles";
-      ASSERT_LE(unit + units, S::kRingUnits) << "a slab wraps around the end";
-      unit = (unit + units) % S::kRingUnits;
+      ASSERT_EQ(S::stage(first, i), stage) << kChunks << " chunks, " << tiles << " tiles";
+      stage = (stage + 1) % S::kStages;
     }
   };
-  expect(S::key_place(0), kChunks, S::kKeyUnits);
+  expect(S::key_stage(0), kChunks);
   for (int n = 1; n < tiles; ++n) {
-    expect(S::key_place(n), kChunks, S::kKeyUnits);
-    expect(S::value_place(n - 1, false), kValueSlabs, S::kValueUnits);
+    expect(S::key_stage(n), kChunks);
+    expect(S::value_stage(n - 1, false), kValueSlabs);
   }
-  expect(S::value_place(tiles - 1, true), kValueSlabs, S::kValueUnits);
+  expect(S::value_stage(tiles - 1, true), kValueSlabs);
 }
 
-TEST(Ring, SlabsFollowEachOther) {
+TEST(Ring, StagesFollowEachOther) {
   for (int tiles = 2; tiles < 40; ++tiles) {
-    expect_slabs_in_order<5>(tiles);
-    expect_slabs_in_order<6>(tiles);
-    expect_slabs_in_order<7>(tiles);
-    expect_slabs_in_order<8>(tiles);
+    expect_stages_in_order<5>(tiles);
+    expect_stages_in_order<6>(tiles);
+    expect_stages_in_order<7>(tiles);
+    expect_stages_in_order<8>(tiles);
   }
-}
-
-/// A tile's two blocks of P are not those that the other consumer may still read of the tile before.
-template <int kChunks>
-void expect_blocks_of_weights_apart() {
-  using S = Shape<kChunks>;
-  for (int n = 1; n < 40; ++n) {
-    const auto block = [](int tile, int half) { return S::weight_block(tile) + half * S::weight_step(tile); };
-    for (const int half : {0, 1}) {
-      EXPECT_GE(block(n, half), S::kWeights);
-      EXPECT_LT(block(n, half), S::kReference);
-      EXPECT_NE(block(n, half), block(n - 1, 1));
-    }
-    EXPECT_NE(block(n, 0), block(n - 1, 0));
-    EXPECT_NE(block(n, 0), block(n, 1));
-  }
-}
-
-TEST(Ring, BlocksOfWeightsAreApart) {
-  expect_blocks_of_weights_apart<5>();
-  expect_blocks_of_weights_apart<6>();
-  expect_blocks_of_weights_apart<7>();
-  expect_blocks_of_weights_apart<8>();
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A consumer: one of two warpgroups of a CTA.
 //
-// Consumer w owns some of O's columns for all 64 rows, and computes S and P of the tiles of parity w; P and the
+// Consumer w owns some chunks of O's columns for all 64 rows, and computes S and P of the tiles of parity w; P and the
 // rows' statistics go through shared memory to both. So the tensor cores work on one's S(n + 2) and the other's P·V(n +
 // 1) while softmax(n) is computed. Online softmax in units of S: with c = scale · log2(e) and the row's reference r,
 //     P = exp2(c · (S - r)),   sum = Σ P,   O = Σ P·V;   out = O / sum,   lse = scale · r + log(sum).
@@ -17,10 +17,8 @@ namespace rotunda::sm90::wide {
 
 constexpr float kSlack = 8;  ///< log2 of what P may reach: exact in any dtype, since sums are fp32
 
-/// `kColumns` of O's are its own.
-template <class T, int kDim, int kColumns>
+template <class T, int kChunks, int kOwned>
 class Consumer {
-  static constexpr int kChunks = chunks_of(kDim);
   using S = Shape<kChunks>;
   using Major = ptx::Major;
 
@@ -31,7 +29,7 @@ class Consumer {
         tiles_(memory),
         base_(ptx::shared_address(memory)),
         number_(number),
-        place_{number == 0 ? 0 : chunks_of(kDim - kColumns)} {}
+        place_{number == 0 ? 0 : kChunks - kOwned} {}
 
   /// S of the first own tile; then own softmax and P·V, the next own S, the other's P·V, and so on.
   __device__ __forceinline__ void run() {
@@ -39,7 +37,7 @@ class Consumer {
     if ((flag & Tile::kEnd) != 0) return;
     start_scores<false>(n, flag);
     ptx::wgmma_wait<0>();
-    finish_scores(flag);
+    finish_scores(n, flag);
     if (number_ == 1) add_values_of_other<false>(0, 0, false);
     // Known a tile ahead: a wait at the loop's head would make the compiler take the warp for a divergent one.
     int next_flag = await_flags(n + 2);
@@ -55,7 +53,7 @@ class Consumer {
     const bool last = (flags(n + 1) & Tile::kEnd) != 0;
     add_own_tile(n, flag, last);
     ptx::wgmma_wait<0>();
-    release_values(kValueSlabs - 1);
+    release_values(n, kValueSlabs - 1, last);
     finish_tile(n, flag);
     if (!last) add_values_of_other<false>(n + 1, 0, true);
   }
@@ -68,13 +66,17 @@ class Consumer {
     return ptx::uniform(tiles_.known(n).row_and_flags) & Tile::kFlags;
   }
 
-  /// Gives a slab back to the loaders of both CTAs.
-  __device__ __forceinline__ void release_slab(int barrier) const {
-    if (place_.lane() == 0 && place_.warp() < kCluster) ptx::mbarrier_arrive_remote(base_ + barrier, place_.warp());
+  /// Gives a stage back to the loaders of both CTAs; `readers` of the two that a stage has.
+  __device__ __forceinline__ void release_stage(int stage, int readers) const {
+    if (place_.lane() == 0 && place_.warp() < kCluster) {
+      ptx::mbarrier_arrive_remote(base_ + S::kStageFree + 8 * stage, place_.warp(), readers);
+    }
   }
-  __device__ __forceinline__ void release_values(int slab) const { release_slab(S::kValuesFree + 8 * slab); }
-  __device__ __forceinline__ void release_keys(int chunk, bool last_use) const {
-    release_slab(S::kKeysFree + 8 * (kChunks * number_ + chunk));
+  __device__ __forceinline__ void release_values(int n, int slab, bool last) const {
+    release_stage(S::stage(S::value_stage(n, last), slab), 1);
+  }
+  __device__ __forceinline__ void release_keys(int n, int chunk, bool last_use) const {
+    release_stage(S::stage(S::key_stage(n), chunk), kConsumers);
     if (last_use && place_.first()) ptx::mbarrier_arrive(base_ + S::kQueryFree + 8 * chunk);
   }
 
@@ -85,35 +87,35 @@ class Consumer {
     const bool first_use = (flag & Tile::kFirstPair) != 0, last_use = (flag & Tile::kLastPair) != 0;
     const std::uint32_t query_parity = (flag & Tile::kOddItem) != 0 ? 1 : 0, parity = n / 2 & 1;
     const std::uint32_t full = base_ + S::kKeysFull + 8 * kChunks * number_;
-    const int first = S::key_place(n);
-    std::uint32_t query = base_ + S::kQuery, base = base_;
+    const int first_stage = S::key_stage(n);
+    std::uint32_t query = base_ + S::kQuery, ring = base_ + S::kRing;
     ptx::forget(query);
-    ptx::forget(base);
+    ptx::forget(ring);
     ptx::mbarrier_wait(full, parity);
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       if (first_use) ptx::mbarrier_wait(base_ + S::kQueryFull + 8 * chunk, query_parity);
-      const int keys = S::slab(first, S::kKeyUnits * chunk);
+      const int stage = S::stage(first_stage, chunk);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kChunk / 16 && chunk * kChunk + k * 16 < kDim; ++k) {
+      for (int k = 0; k < kChunk / 16; ++k) {
         ptx::wgmma<T, kTileKeys, Major::k, Major::k>(
             s_, ptx::descriptor(query, 16, 1024) + (chunk * S::kQueryChunkBytes + k * 32) / 16,
-            ptx::descriptor(base, 16, 1024) + (keys + k * 32) / 16, chunk + k > 0);
+            ptx::descriptor(ring, 16, 1024) + (stage * S::kStageBytes + k * 32) / 16, chunk + k > 0);
       }
       ptx::wgmma_commit();
       if (chunk + 1 < kChunks) ptx::mbarrier_wait(full + 8 * (chunk + 1), parity);  // ahead of the wait for wgmma
       ptx::wgmma_wait<1>();
       if (chunk > 0) {
-        release_keys(chunk - 1, last_use);
+        release_keys(n, chunk - 1, last_use);
       } else if (kBehindValues) {
-        release_values(kValueSlabs - 1);
+        release_values(n - 2, kValueSlabs - 1, false);
       }
     }
   }
   /// Once S is known to be complete.
-  __device__ __forceinline__ void finish_scores(int flag) const {
-    release_keys(kChunks - 1, (flag & Tile::kLastPair) != 0);
+  __device__ __forceinline__ void finish_scores(int n, int flag) const {
+    release_keys(n, kChunks - 1, (flag & Tile::kLastPair) != 0);
   }
 
   /// S of the own tile n, complete, becomes P; O += P·V. The last slab stays in flight. `last`: of all tiles.
@@ -124,8 +126,8 @@ class Consumer {
     if ((flag & Tile::kWhole) == 0) mask(n);
     move_reference();
     const bool fresh = is_fresh(flag);
-    const int first = S::value_place(n, last), second = S::weight_step(n);
-    std::uint32_t weights = base_ + S::weight_block(n), values = values_of_mine();
+    const int first_stage = S::value_stage(n, last);
+    std::uint32_t weights = base_ + S::kWeights + S::kWeightBytes * number_, values = values_of_mine();
     ptx::forget(weights);
     ptx::forget(values);
     float sum[2] = {0, 0};
@@ -133,7 +135,7 @@ class Consumer {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       const std::uint32_t full = base_ + S::kWeightsFull + 8 * (kPieces * number_ + piece);
-      write_weights(piece, weights + 2 * piece / kPieces * second, sum);
+      write_weights(piece, weights, sum);
       if (piece == kPieces - 1) write_sums(sum);
       ptx::fence_async_proxy();
       __syncwarp();
@@ -144,14 +146,14 @@ class Consumer {
       for (int i = 0; i < kSlabs; ++i) {
         const int slab = kSlabs * piece + i;
         ptx::mbarrier_wait(base_ + S::kValuesFull + 8 * slab, n & 1);
-        multiply(weights, second, values, S::slab(first, S::kValueUnits * slab), slab, fresh);
+        multiply(weights, values, slab, S::stage(first_stage, slab), fresh);
         if (piece > 0 && i == 0) {
           ptx::wgmma_wait<1>();
 #pragma unroll
-          for (int done = slab - kSlabs; done < slab; ++done) release_values(done);
+          for (int done = slab - kSlabs; done < slab; ++done) release_values(n, done, last);
         } else if (piece == kPieces - 1) {
           ptx::wgmma_wait<1>();
-          release_values(slab - 1);
+          release_values(n, slab - 1, last);
         }
       }
     }
@@ -173,8 +175,8 @@ class Consumer {
     }
     const bool fresh = is_fresh(flag);
     rescale(fresh);
-    const int first = S::value_place(n, last), second = S::weight_step(n);
-    std::uint32_t weights = base_ + S::weight_block(n), values = values_of_mine();
+    const int first_stage = S::value_stage(n, last);
+    std::uint32_t weights = base_ + S::kWeights + S::kWeightBytes * other, values = values_of_mine();
     ptx::forget(weights);
     ptx::forget(values);
     ptx::mbarrier_wait(base_ + S::kValuesFull, n & 1);
@@ -182,35 +184,34 @@ class Consumer {
     for (int slab = 0; slab < kValueSlabs; ++slab) {
       constexpr int kSlabs = kValueSlabs / kPieces;
       if (slab > 0 && slab % kSlabs == 0) ptx::mbarrier_wait(full + 8 * (slab / kSlabs), parity);
-      multiply(weights, second, values, S::slab(first, S::kValueUnits * slab), slab, fresh);
+      multiply(weights, values, slab, S::stage(first_stage, slab), fresh);
       if (slab + 1 < kValueSlabs) ptx::mbarrier_wait(base_ + S::kValuesFull + 8 * (slab + 1), n & 1);
       ptx::wgmma_wait<1>();
       if (slab > 0) {
-        release_values(slab - 1);
+        release_values(n, slab - 1, last);
       } else if (kBehindScores) {
-        finish_scores(scores_flag);
+        finish_scores(n + 1, scores_flag);
       }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) sum_[r] = sums(other)[place_.row() + 8 * r];
     ptx::wgmma_wait<0>();
-    release_values(kValueSlabs - 1);
+    release_values(n, kValueSlabs - 1, last);
     finish_tile(n, flag);
   }
 
-  /// Starts O (+)= P[:, 16 keys] · V of a slab, which lies `offset` behind `values`. `second`: from P's first block to
-  /// its second.
-  __device__ __forceinline__ void multiply(std::uint32_t weights, int second, std::uint32_t values, int offset,
-                                           int slab, bool fresh) {
-    constexpr int kInBlock = kChunk / kSlabKeys;  // slabs in 64 keys: a row of P's atoms
+  /// Starts O (+)= P[:, 16 keys] · V of a slab.
+  __device__ __forceinline__ void multiply(std::uint32_t weights, std::uint32_t values, int slab, int stage,
+                                           bool fresh) {
+    constexpr int kInChunk = kChunk / kSlabKeys;  // slabs in 64 keys: a row of P's atoms
     ptx::wgmma_fence();
-    ptx::wgmma<T, kColumns, Major::k, Major::mn>(
-        o_, ptx::descriptor(weights, 16, 1024) + (slab / kInBlock * second + slab % kInBlock * 32) / 16,
-        ptx::descriptor(values, 1024, kChunks * 1024) + offset / 16, slab > 0 || !fresh);
+    ptx::wgmma<T, kChunk * kOwned, Major::k, Major::mn>(
+        o_, ptx::descriptor(weights, 16, 1024) + (slab / kInChunk * (kRows * 128) + slab % kInChunk * 32) / 16,
+        ptx::descriptor(values, 1024, kChunks * 1024) + stage * S::kStageBytes / 16, slab > 0 || !fresh);
     ptx::wgmma_commit();
   }
   [[nodiscard]] __device__ __forceinline__ std::uint32_t values_of_mine() const {
-    return base_ + place_.chunk * 1024;
+    return base_ + S::kRing + place_.chunk * 1024;
   }
 
   /// Whether O holds nothing yet.
@@ -219,7 +220,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void begin_tile(int n, int flag) {
-    if ((flag & Tile::kFirst) != 0 && !call_.init) load_state<kColumns>(call_, tiles_.known(n), place_, o_);
+    if ((flag & Tile::kFirst) != 0 && !call_.init) load_state<kOwned>(call_, tiles_.known(n), place_, o_);
   }
   /// A normalised O with lse x is one with reference x / scale and sum 1.
   __device__ __forceinline__ void begin_rows(int n) {
@@ -271,8 +272,8 @@ class Consumer {
     }
   }
 
-  /// P of a piece's keys to shared memory, to a block in atoms of 8 rows × 64 keys; their sums are added.
-  __device__ __forceinline__ void write_weights(int piece, std::uint32_t block_of_weights, float (&sum)[2]) {
+  /// P of a piece's keys to shared memory, in atoms of 8 rows × 64 keys; their sums are added.
+  __device__ __forceinline__ void write_weights(int piece, std::uint32_t weights, float (&sum)[2]) {
     constexpr int kBlocks = kTileKeys / 8 / kPieces;  // of 8 keys
     float offset[2];
 #pragma unroll
@@ -291,7 +292,7 @@ class Consumer {
         pairs[i] = ptx::pack<T>(e[0], e[1]);
       }
       const int column = block % 8 + place_.lane() / 16;  // in the atom, of 16 bytes
-      ptx::store_matrices(block_of_weights + row * 128 + ((column ^ row % 8) << 4), pairs);
+      ptx::store_matrices(weights + block / 8 * (kRows * 128) + row * 128 + ((column ^ row % 8) << 4), pairs);
     }
   }
 
@@ -309,7 +310,7 @@ class Consumer {
     if (!fresh && __any_sync(0xffffffffU, factor_[0] != 1.0F || factor_[1] != 1.0F)) {
       ptx::pin(o_);
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) o_[i] *= factor_[i / 2 % 2];
+      for (int i = 0; i < 32 * kOwned; ++i) o_[i] *= factor_[i / 2 % 2];
     }
   }
 
@@ -318,7 +319,7 @@ class Consumer {
     if ((flag & Tile::kLast) != 0) {
       ptx::pin(o_);
       const Tile tile = tiles_.known(n);
-      store_state<T, kColumns>(call_, tile, place_, o_, reference_, sum_);
+      store_state<T, kOwned>(call_, tile, place_, o_, reference_, sum_);
       if (call_.max_logit != nullptr) raise_max_logit(call_, tile, top_);
       top_ = kNothing;
     }
@@ -337,7 +338,7 @@ class Consumer {
   std::uint32_t base_;
   int number_;
   ThreadPlace place_;
-  float o_[kColumns / 2], s_[kTileKeys / 2];
+  float o_[32 * kOwned], s_[kTileKeys / 2];
   float reference_[2] = {kNothing, kNothing}, sum_[2] = {0, 0}, factor_[2] = {1, 1};
   float top_ = kNothing;  ///< the greatest S of the item so far
 };

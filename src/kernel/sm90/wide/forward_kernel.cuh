@@ -17,10 +17,9 @@ __device__ void init_barriers(std::uint32_t base) {
   constexpr int kWarps = kWarpgroup / 32;
   constexpr int kTileReaders = 3;  // the loaders of keys and of queries, the sweeper
   init(S::kKeysFull, kConsumers * kChunks, 1);
-  init(S::kKeysFree, kConsumers * kChunks, kCluster);
   init(S::kValuesFull, kValueSlabs, 1);
-  init(S::kValuesFree, kValueSlabs, kConsumers * kCluster);
   init(S::kEdgeFull, kValueSlabs, 1);
+  init(S::kStageFree, S::kStages, kConsumers * kCluster);
   init(S::kQueryFull, kChunks, 1);
   init(S::kQueryFree, kChunks, kConsumers);
   init(S::kWeightsFull, kConsumers * kPieces, kWarps);
@@ -31,11 +30,9 @@ __device__ void init_barriers(std::uint32_t base) {
   ptx::fence_mbarrier_init();
 }
 
-/// For head dims up to kDim, a multiple of kDimStep.
-template <class T, int kDim>
+template <class T, int kChunks>
 __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardCall call) {
-  constexpr int kChunks = chunks_of(kDim);
   using S = Shape<kChunks>;
   extern __shared__ __align__(1024) std::uint8_t memory[];
   if (threadIdx.x == 0) init_barriers<S, kChunks>(ptx::shared_address(memory));
@@ -52,11 +49,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warp == 3) sweep_values<S, kChunks>(memory);
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();
-    constexpr int kFirst = (kChunks + 1) / 2 * kChunk, kSecond = kDim - kFirst;
+    constexpr int kFirst = (kChunks + 1) / 2, kSecond = kChunks / 2;
     if (kFirst == kSecond || consumer == 0) {
-      Consumer<T, kDim, kFirst>(call, memory, consumer).run();
+      Consumer<T, kChunks, kFirst>(call, memory, consumer).run();
     } else {
-      Consumer<T, kDim, kSecond>(call, memory, consumer).run();
+      Consumer<T, kChunks, kSecond>(call, memory, consumer).run();
     }
     ptx::wait_for_prerequisites();
     finish_idle_rows<T>(call);

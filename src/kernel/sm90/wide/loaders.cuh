@@ -22,21 +22,22 @@ class KeyLoader {
         base_(ptx::shared_address(memory)),
         rank_(static_cast<int>(ptx::cluster_rank())) {}
 
+  /// K0 K1 V0 K2 V1 K3 V2 …
   __device__ void run() {
     Place values{};
     int n = 0;
     for (;; ++n) {
       const Tile& tile = tiles_.get(n);
-      // No more than a tile is on its way, and that ends with values of tile n - 2: those of tile n - 3 have been used
-      // by both consumers, which then are through with tile n - 4.
+      // Keys of tile n get a stage only after values of tile n - 3 have been used by both consumers, which then are
+      // through with tile n - 4.
       if (n >= kBehind) tiles_.release(n - kBehind);
       if ((tile.row_and_flags & Tile::kEnd) != 0) break;
       const Place keys{tile.key, tile.keys, tile.kv_head, tile.batch};
       load_keys(n, keys);
-      if (n > 0) load_values(n - 1, values, false);
+      if (n > 0) load_values(values);
       values = keys;
     }
-    if (n > 0) load_values(n - 1, values, true);
+    if (n > 0) load_values(values);
   }
 
  private:
@@ -47,67 +48,40 @@ class KeyLoader {
     int key, keys, head, batch;
   };
 
-  /// The slabs in the order of their coming, K0 K1 V0 K2 V1 K3 V2 …
-  struct Walk {
-    bool values = false;
-    int tile = 0, index = 0;
-
-    [[nodiscard]] __device__ int free() const {
-      return values ? S::kValuesFree + 8 * index : S::kKeysFree + 8 * (kChunks * (tile % kConsumers) + index);
+  /// Waits for the next stage and arms `full` for a slab of so many bytes; its address.
+  __device__ std::uint32_t take_stage(std::uint32_t full, int bytes) {
+    ptx::mbarrier_wait(base_ + S::kStageFree + 8 * stage_, parity_ ^ 1);
+    ptx::mbarrier_arrive_expect(full, bytes);
+    const std::uint32_t slab = base_ + S::kRing + S::kStageBytes * stage_;
+    if (++stage_ == S::kStages) {
+      stage_ = 0;
+      parity_ ^= 1;
     }
-    [[nodiscard]] __device__ std::uint32_t parity() const { return (values ? tile : tile / kConsumers) & 1; }
-    [[nodiscard]] __device__ int units() const { return values ? S::kValueUnits : S::kKeyUnits; }
-    __device__ void advance() {
-      if (++index < (values ? kValueSlabs : kChunks)) return;
-      index = 0;
-      if (tile == 0 && !values) {
-        tile = 1;
-      } else {
-        tile += values ? 2 : -1;
-        values = !values;
-      }
-    }
-  };
-
-  /// Waits until so many units of the ring are free: slabs are given back in the order of their coming.
-  __device__ void await_room(int units) {
-    while (room_ < units) {
-      ptx::mbarrier_wait(base_ + oldest_.free(), oldest_.parity());
-      room_ += oldest_.units();
-      oldest_.advance();
-    }
+    return slab;
   }
 
   __device__ void load_keys(int n, const Place& at) {
     constexpr int kHalfRows = kTileKeys / kCluster;
+    std::uint32_t full = base_ + S::kKeysFull + 8 * kChunks * (n % kConsumers);
     const int row = at.keys == 0 ? call_.key_rows : at.key + kHalfRows * rank_;
-    const int first = S::key_place(n);
 #pragma unroll 1
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const std::uint32_t full = base_ + S::kKeysFull + 8 * (kChunks * (n % kConsumers) + chunk);
-      const std::uint32_t slab = base_ + S::slab(first, S::kKeyUnits * chunk);
-      await_room(S::kKeyUnits);
-      room_ -= S::kKeyUnits;
-      ptx::mbarrier_arrive_expect(full, S::kKeySlabBytes);
-      ptx::tma_load_multicast(slab + S::kKeySlabBytes / kCluster * rank_, &maps_.k, full, kBoth,
+    for (int chunk = 0; chunk < kChunks; ++chunk, full += 8) {
+      const std::uint32_t slab = take_stage(full, S::kStageBytes);
+      ptx::tma_load_multicast(slab + S::kStageBytes / kCluster * rank_, &maps_.k, full, kBoth,
                               ptx::Box4{chunk * kChunk, row, at.head, at.batch});
     }
   }
 
   /// A slab that no row sees is filled with zeros; one that rows see in part goes to the sweeper first.
-  __device__ void load_values(int n, const Place& at, bool last) {
+  __device__ void load_values(const Place& at) {
     constexpr int kHalfRows = kSlabKeys / kCluster;
-    const int first = S::value_place(n, last);
 #pragma unroll 1
     for (int i = 0; i < kValueSlabs; ++i) {
       const int seen = at.keys - i * kSlabKeys;
       const bool edge = seen > 0 && seen < kSlabKeys;
       const std::uint32_t full = base_ + (edge ? S::kEdgeFull : S::kValuesFull) + 8 * i;
-      const std::uint32_t slab = base_ + S::slab(first, S::kValueUnits * i) + S::kValueSlabBytes / kCluster * rank_;
+      const std::uint32_t slab = take_stage(full, S::kValueSlabBytes) + S::kValueSlabBytes / kCluster * rank_;
       const int row = seen <= 0 ? call_.key_rows : at.key + i * kSlabKeys + kHalfRows * rank_;
-      await_room(S::kValueUnits + (last ? S::kLastReserve : 0));
-      room_ -= S::kValueUnits;
-      ptx::mbarrier_arrive_expect(full, S::kValueSlabBytes);
       ptx::tma_load_multicast(slab, &maps_.v_chunks, full, kBoth, ptx::Box5{0, row, 0, at.head, at.batch});
       for (int chunk = call_.whole_chunks; chunk < kChunks; ++chunk) {
         ptx::tma_load_multicast(slab + chunk * kHalfRows * 128, &maps_.v_rows, full, kBoth,
@@ -121,8 +95,8 @@ class KeyLoader {
   TileReader<S> tiles_;
   std::uint32_t base_;
   int rank_;
-  int room_ = S::kRingUnits;  ///< units that are free
-  Walk oldest_;               ///< of the slabs that may be in use
+  int stage_ = 0;
+  std::uint32_t parity_ = 0;
 };
 
 template <class S, int kChunks>
@@ -162,10 +136,10 @@ __device__ void sweep_values(std::uint8_t* memory) {
     if ((tile.row_and_flags & Tile::kEnd) != 0) break;
     if (tile.keys % kSlabKeys == 0) continue;
     const bool last = (tiles.get(n + 1).row_and_flags & Tile::kEnd) != 0;
-    const int slab = tile.keys / kSlabKeys;
+    const int slab = tile.keys / kSlabKeys, stage = S::stage(S::value_stage(n, last), slab);
     ptx::mbarrier_wait(base + S::kEdgeFull + 8 * slab, parities >> slab & 1);
     parities ^= 1U << slab;
-    std::uint8_t* const values = memory + S::slab(S::value_place(n, last), S::kValueUnits * slab);
+    std::uint8_t* const values = memory + S::kRing + S::kStageBytes * stage;
     for (int row = tile.keys % kSlabKeys; row < kSlabKeys; ++row) {
       for (int i = lane; i < kChunks * 8; i += 32) {  // 16 bytes each, 8 of them a chunk's row
         const int at = ((row / 8 * kChunks + i / 8) * 8 + row % 8) * 128 + i % 8 * 16;
