@@ -39,13 +39,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   ptx::cluster_sync();
 
-  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / 32), lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / 32);
   const int consumer = warp / 4 - 1;
   if (consumer < 0) {
     ptx::setmaxnreg_dec<kLoaderRegisters>();
-    if (warp == 0 && lane == 0) KeyLoader<S, kChunks>(call, maps, memory).run();
-    if (warp == 1 && lane == 0) load_queries<S, kChunks>(call, maps, memory);
-    if (warp == 2 && lane == 0) Scheduler<S>(call, maps, memory).run();
+    if (warp == 0 && ptx::elect_lane()) KeyLoader<S, kChunks>(call, maps, memory).run();
+    if (warp == 1 && ptx::elect_lane()) load_queries<S, kChunks>(call, maps, memory);
+    if (warp == 2 && ptx::elect_lane()) Scheduler<S>(call, maps, memory).run();
     if (warp == 3) sweep_values<S, kChunks>(memory);
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();

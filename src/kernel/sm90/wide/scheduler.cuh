@@ -88,12 +88,11 @@ class Scheduler {
   }
 
   /// Asks L2 for a part of the tile, by the cluster's number: neighbours, which are at about the same keys, ask for
-  /// others.
+  /// others. Beyond the last key there is nothing to bring.
   __device__ void prefetch(const Tile& tile) const {
     const int share = static_cast<int>(blockIdx.x) / kCluster % kValueSlabs, rank = static_cast<int>(rank_);
     const int key = tile.key + kTileKeys / kCluster * rank;
     const int value = tile.key + kSlabKeys * share + kSlabKeys / kCluster * rank;
-    // A box that begins beyond the tensor is an illegal instruction here, unlike in a load.
     if (share < S::kChunkCount && key < call_.key_rows) {
       ptx::tma_prefetch(&maps_.k, ptx::Box4{kChunk * share, key, tile.kv_head, tile.batch});
     }
