@@ -85,9 +85,10 @@ class Directions {
     // Where little travels, more calls cost more than they hide.
     ScheduleOptions whole = asked;
     whole.head_groups = 1;
-    Entry grouped = entry_of(asked, backward, true);
-    Entry one = entry_of(whole, backward, true);
-    return is_faster(one, grouped) ? one : grouped;
+    const Entry grouped = entry_of(asked, backward, true), one = entry_of(whole, backward, true);
+    Entry better = is_faster(one, grouped) ? one : grouped;
+    if (!costs_) better.cost = {};  // as the other direction's, which may have had nothing to weigh
+    return better;
   }
 
   [[nodiscard]] Entry entry_of(const ScheduleOptions& options, bool backward, bool costs) const {
