@@ -72,7 +72,7 @@ TEST_P(Sm90Matrix, IsRight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, Sm90Matrix, ::testing::Values(264, 320, 384, 448, 504, 512),
+INSTANTIATE_TEST_SUITE_P(HeadDims, Sm90Matrix, ::testing::Values(264, 320, 344, 384, 408, 448, 472, 504, 512),
                          [](const auto& one) { return fmt::format("d{}", one.param); });
 
 TEST_F(Sm90, ServesOddLengths) {

@@ -55,17 +55,19 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
 #define ROTUNDA_OUT_8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
   "+f"(d[i + 6]), "+f"(d[i + 7])
 #define ROTUNDA_OUT_32(i) ROTUNDA_OUT_8(i), ROTUNDA_OUT_8(i + 8), ROTUNDA_OUT_8(i + 16), ROTUNDA_OUT_8(i + 24)
+#define ROTUNDA_OUT_48 ROTUNDA_OUT_32(0), ROTUNDA_OUT_8(32), ROTUNDA_OUT_8(40)
 #define ROTUNDA_OUT_64 ROTUNDA_OUT_32(0), ROTUNDA_OUT_32(32)
 #define ROTUNDA_OUT_68 ROTUNDA_OUT_64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
 #define ROTUNDA_OUT_80 ROTUNDA_OUT_64, ROTUNDA_OUT_8(64), ROTUNDA_OUT_8(72)
 #define ROTUNDA_OUT_96 ROTUNDA_OUT_64, ROTUNDA_OUT_32(64)
 #define ROTUNDA_OUT_112 ROTUNDA_OUT_96, ROTUNDA_OUT_8(96), ROTUNDA_OUT_8(104)
 #define ROTUNDA_OUT_128 ROTUNDA_OUT_96, ROTUNDA_OUT_32(96)
-#define ROTUNDA_REGISTERS_64 \
+#define ROTUNDA_REGISTERS_48 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define ROTUNDA_REGISTERS_64 ROTUNDA_REGISTERS_48 \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define ROTUNDA_REGISTERS_68 ROTUNDA_REGISTERS_64 ", %64, %65, %66, %67"
 #define ROTUNDA_REGISTERS_80 ROTUNDA_REGISTERS_64 \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
@@ -86,7 +88,9 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
                : "l"(descriptor_a), "l"(descriptor_b), "r"(add_to_d), "n"(kTransposeA), "n"(kTransposeB))
 
 #define ROTUNDA_WGMMA_OF(type)                                           \
-  if constexpr (kColumns == 128) {                                       \
+  if constexpr (kColumns == 96) {                                        \
+    ROTUNDA_WGMMA(48, 96, type, 48, 49, 50, 51, 52);                     \
+  } else if constexpr (kColumns == 128) {                                \
     ROTUNDA_WGMMA(64, 128, type, 64, 65, 66, 67, 68);                    \
   } else if constexpr (kColumns == 136) {                                \
     ROTUNDA_WGMMA(68, 136, type, 68, 69, 70, 71, 72);                    \
@@ -122,12 +126,14 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], std::uint64_t de
 #undef ROTUNDA_REGISTERS_80
 #undef ROTUNDA_REGISTERS_68
 #undef ROTUNDA_REGISTERS_64
+#undef ROTUNDA_REGISTERS_48
 #undef ROTUNDA_OUT_128
 #undef ROTUNDA_OUT_112
 #undef ROTUNDA_OUT_96
 #undef ROTUNDA_OUT_80
 #undef ROTUNDA_OUT_68
 #undef ROTUNDA_OUT_64
+#undef ROTUNDA_OUT_48
 #undef ROTUNDA_OUT_32
 #undef ROTUNDA_OUT_8
 

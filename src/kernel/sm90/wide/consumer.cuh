@@ -1,6 +1,6 @@
 // A consumer: one of two warpgroups of a CTA.
 //
-// Consumer w owns some chunks of O's columns for all 64 rows, and computes S and P of the tiles of parity w; P and the
+// Consumer w owns some of O's columns for all 64 rows, and computes S and P of the tiles of parity w; P and the
 // rows' statistics go through shared memory to both. So the tensor cores work on one's S(n + 2) and the other's P·V(n +
 // 1) while softmax(n) is computed. Online softmax in units of S: with c = scale · log2(e) and the row's reference r,
 //     P = exp2(c · (S - r)),   sum = Σ P,   O = Σ P·V;   out = O / sum,   lse = scale · r + log(sum).
@@ -17,8 +17,10 @@ namespace rotunda::sm90::wide {
 
 constexpr float kSlack = 8;  ///< log2 of what P may reach: exact in any dtype, since sums are fp32
 
-template <class T, int kChunks, int kOwned>
+/// `kColumns` of O's are its own.
+template <class T, int kDim, int kColumns>
 class Consumer {
+  static constexpr int kChunks = chunks_of(kDim);
   using S = Shape<kChunks>;
   using Major = ptx::Major;
 
@@ -29,7 +31,7 @@ class Consumer {
         tiles_(memory),
         base_(ptx::shared_address(memory)),
         number_(number),
-        place_{number == 0 ? 0 : kChunks - kOwned} {}
+        place_{number == 0 ? 0 : chunks_of(kDim - kColumns)} {}
 
   /// S of the first own tile; then own softmax and P·V, the next own S, the other's P·V, and so on.
   __device__ __forceinline__ void run() {
@@ -98,7 +100,7 @@ class Consumer {
       const int stage = S::stage(first_stage, chunk);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kChunk / 16; ++k) {
+      for (int k = 0; k < kChunk / 16 && chunk * kChunk + k * 16 < kDim; ++k) {
         ptx::wgmma<T, kTileKeys, Major::k, Major::k>(
             s_, ptx::descriptor(query, 16, 1024) + (chunk * S::kQueryChunkBytes + k * 32) / 16,
             ptx::descriptor(ring, 16, 1024) + (stage * S::kStageBytes + k * 32) / 16, chunk + k > 0);
@@ -205,7 +207,7 @@ class Consumer {
                                            bool fresh) {
     constexpr int kInChunk = kChunk / kSlabKeys;  // slabs in 64 keys: a row of P's atoms
     ptx::wgmma_fence();
-    ptx::wgmma<T, kChunk * kOwned, Major::k, Major::mn>(
+    ptx::wgmma<T, kColumns, Major::k, Major::mn>(
         o_, ptx::descriptor(weights, 16, 1024) + (slab / kInChunk * (kRows * 128) + slab % kInChunk * 32) / 16,
         ptx::descriptor(values, 1024, kChunks * 1024) + stage * S::kStageBytes / 16, slab > 0 || !fresh);
     ptx::wgmma_commit();
@@ -220,7 +222,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void begin_tile(int n, int flag) {
-    if ((flag & Tile::kFirst) != 0 && !call_.init) load_state<kOwned>(call_, tiles_.known(n), place_, o_);
+    if ((flag & Tile::kFirst) != 0 && !call_.init) load_state<kColumns>(call_, tiles_.known(n), place_, o_);
   }
   /// A normalised O with lse x is one with reference x / scale and sum 1.
   __device__ __forceinline__ void begin_rows(int n) {
@@ -310,7 +312,7 @@ class Consumer {
     if (!fresh && __any_sync(0xffffffffU, factor_[0] != 1.0F || factor_[1] != 1.0F)) {
       ptx::pin(o_);
 #pragma unroll
-      for (int i = 0; i < 32 * kOwned; ++i) o_[i] *= factor_[i / 2 % 2];
+      for (int i = 0; i < kColumns / 2; ++i) o_[i] *= factor_[i / 2 % 2];
     }
   }
 
@@ -319,7 +321,7 @@ class Consumer {
     if ((flag & Tile::kLast) != 0) {
       ptx::pin(o_);
       const Tile tile = tiles_.known(n);
-      store_state<T, kOwned>(call_, tile, place_, o_, reference_, sum_);
+      store_state<T, kColumns>(call_, tile, place_, o_, reference_, sum_);
       if (call_.max_logit != nullptr) raise_max_logit(call_, tile, top_);
       top_ = kNothing;
     }
@@ -338,7 +340,7 @@ class Consumer {
   std::uint32_t base_;
   int number_;
   ThreadPlace place_;
-  float o_[32 * kOwned], s_[kTileKeys / 2];
+  float o_[kColumns / 2], s_[kTileKeys / 2];
   float reference_[2] = {kNothing, kNothing}, sum_[2] = {0, 0}, factor_[2] = {1, 1};
   float top_ = kNothing;  ///< the greatest S of the item so far
 };

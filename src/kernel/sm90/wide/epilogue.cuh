@@ -56,13 +56,13 @@ __device__ __forceinline__ void unrolled(Body&& body) {
 }
 
 /// O of a row (r: the thread's first or second) of the state so far; 0 where it is empty.
-template <int kOwned>
+template <int kColumns>
 __device__ __forceinline__ void load_acc(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
-                                         float (&o)[32 * kOwned]) {
+                                         float (&o)[kColumns / 2]) {
   const bool holds = at.exists && call.lse.at(at.batch, at.row, at.head) != kNothing;
   const int column = place.chunk * kChunk + 2 * place.quad(), limit = holds ? call.value_dim - column : 0;
   const float* const from = call.acc.data + call.acc.offset(at.batch, at.row, at.head) + column;
-  unrolled<8 * kOwned>([&](auto i) {
+  unrolled<kColumns / 8>([&](auto i) {
     const float2 pair = ptx::load_below<8 * i>(limit, from + 8 * i);
     o[4 * i + 2 * r] = pair.x;
     o[4 * i + 2 * r + 1] = pair.y;
@@ -83,12 +83,12 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int quad) 
 }
 
 /// A row of O, times `factor`, as 16 bits: 16 bytes at a time.
-template <class T, int kOwned>
+template <class T, int kColumns>
 __device__ __forceinline__ void store_out(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
-                                          const float (&o)[32 * kOwned], float factor) {
+                                          const float (&o)[kColumns / 2], float factor) {
   const int column = place.chunk * kChunk + 8 * place.quad(), limit = at.exists ? call.value_dim - column : 0;
   std::uint16_t* const to = call.out.data + call.out.offset(at.batch, at.row, at.head) + column;
-  unrolled<8 * kOwned, 4>([&](auto i) {
+  unrolled<kColumns / 8, 4>([&](auto i) {
     std::uint32_t pairs[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -100,12 +100,12 @@ __device__ __forceinline__ void store_out(const ForwardCall& call, const RowPlac
   });
 }
 
-template <int kOwned>
+template <int kColumns>
 __device__ __forceinline__ void store_acc(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
-                                          const float (&o)[32 * kOwned], float factor) {
+                                          const float (&o)[kColumns / 2], float factor) {
   const int column = place.chunk * kChunk + 2 * place.quad(), limit = at.exists ? call.value_dim - column : 0;
   float* const to = call.acc.data + call.acc.offset(at.batch, at.row, at.head) + column;
-  unrolled<8 * kOwned>([&](auto i) {
+  unrolled<kColumns / 8>([&](auto i) {
     ptx::store_below<8 * i>(limit, to + 8 * i, {o[4 * i + 2 * r] * factor, o[4 * i + 2 * r + 1] * factor});
   });
 }
@@ -120,16 +120,16 @@ __device__ __forceinline__ void store_lse(const ForwardCall& call, const RowPlac
   }
 }
 
-template <int kOwned>
+template <int kColumns>
 __device__ __forceinline__ void load_state(const ForwardCall& call, const Tile& tile, const ThreadPlace& place,
-                                           float (&o)[32 * kOwned]) {
+                                           float (&o)[kColumns / 2]) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) load_acc<kOwned>(call, RowPlace(call, tile, place, r), place, r, o);
+  for (int r = 0; r < 2; ++r) load_acc<kColumns>(call, RowPlace(call, tile, place, r), place, r, o);
 }
 
-template <class T, int kOwned>
+template <class T, int kColumns>
 __device__ __forceinline__ void store_state(const ForwardCall& call, const Tile& tile, const ThreadPlace& place,
-                                            const float (&o)[32 * kOwned], const float (&reference)[2],
+                                            const float (&o)[kColumns / 2], const float (&reference)[2],
                                             const float (&sum)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -137,9 +137,9 @@ __device__ __forceinline__ void store_state(const ForwardCall& call, const Tile&
     const float factor = sum[r] == 0 ? 0.0F : __fdividef(1.0F, sum[r]);  // NaN stays
     if (place.chunk == 0 && place.quad() == 0 && at.exists) store_lse(call, at, reference[r], sum[r]);
     if (call.last) {
-      store_out<T, kOwned>(call, at, place, r, o, factor);
+      store_out<T, kColumns>(call, at, place, r, o, factor);
     } else {
-      store_acc<kOwned>(call, at, place, r, o, factor);
+      store_acc<kColumns>(call, at, place, r, o, factor);
     }
   }
 }

@@ -65,9 +65,8 @@ int ready_clusters(const ForwardKernel& kernel, int device) {
 }
 
 ForwardKernel kernel_for(const ForwardArgs& args) {
-  const std::int64_t dim = std::max(args.q.dim(), args.v.dim());
-  const int chunks = static_cast<int>((dim + kChunk - 1) / kChunk);
-  return args.q.dtype == DType::bf16 ? forward_kernel_bf16(chunks) : forward_kernel_fp16(chunks);
+  const int dim = static_cast<int>(std::max(args.q.dim(), args.v.dim()));
+  return args.q.dtype == DType::bf16 ? forward_kernel_bf16(dim) : forward_kernel_fp16(dim);
 }
 
 ForwardMaps maps_of(const ForwardArgs& args) {

@@ -2,8 +2,8 @@
 
 namespace rotunda::sm90::wide {
 
-ForwardKernel forward_kernel_fp16(int chunks) {
-  return forward_kernel_of<__half>(chunks);
+ForwardKernel forward_kernel_fp16(int dim) {
+  return forward_kernel_of<__half>(dim);
 }
 
 }  // namespace rotunda::sm90::wide

@@ -30,9 +30,11 @@ __device__ void init_barriers(std::uint32_t base) {
   ptx::fence_mbarrier_init();
 }
 
-template <class T, int kChunks>
+/// For head dims up to kDim, a multiple of kDimStep.
+template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardCall call) {
+  constexpr int kChunks = chunks_of(kDim);
   using S = Shape<kChunks>;
   extern __shared__ __align__(1024) std::uint8_t memory[];
   if (threadIdx.x == 0) init_barriers<S, kChunks>(ptx::shared_address(memory));
@@ -49,11 +51,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warp == 3) sweep_values<S, kChunks>(memory);
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();
-    constexpr int kFirst = (kChunks + 1) / 2, kSecond = kChunks / 2;
+    constexpr int kFirst = (kChunks + 1) / 2 * kChunk, kSecond = kDim - kFirst;
     if (kFirst == kSecond || consumer == 0) {
-      Consumer<T, kChunks, kFirst>(call, memory, consumer).run();
+      Consumer<T, kDim, kFirst>(call, memory, consumer).run();
     } else {
-      Consumer<T, kChunks, kSecond>(call, memory, consumer).run();
+      Consumer<T, kDim, kSecond>(call, memory, consumer).run();
     }
     ptx::wait_for_prerequisites();
     finish_idle_rows<T>(call);

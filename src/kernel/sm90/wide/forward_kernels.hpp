@@ -13,10 +13,10 @@ struct ForwardKernel {
   int threads = 0, shared_bytes = 0;
 };
 
-constexpr int kLeastChunks = 5, kMostChunks = 8;
+/// There is a kernel for head dims up to 288, 320, … 512: what is computed beyond a head dim is less than a step.
+constexpr int kLeastDim = 288, kMostDim = 512, kDimStep = 32;
 
-/// For head dims up to 64 · chunks, chunks from 5 to 8.
-[[nodiscard]] ForwardKernel forward_kernel_bf16(int chunks);
-[[nodiscard]] ForwardKernel forward_kernel_fp16(int chunks);
+[[nodiscard]] ForwardKernel forward_kernel_bf16(int dim);
+[[nodiscard]] ForwardKernel forward_kernel_fp16(int dim);
 
 }  // namespace rotunda::sm90::wide

@@ -1,4 +1,4 @@
-// The kernels of one dtype by their number of chunks.
+// The kernels of one dtype by head dim.
 #pragma once
 
 #include "base/fail.hpp"
@@ -7,13 +7,13 @@
 
 namespace rotunda::sm90::wide {
 
-template <class T, int kChunks = kLeastChunks>
-ForwardKernel forward_kernel_of(int chunks) {
-  if (chunks == kChunks) {
-    return {reinterpret_cast<const void*>(&forward_kernel<T, kChunks>), kThreads, Shape<kChunks>::kBytes};
+template <class T, int kDim = kLeastDim>
+ForwardKernel forward_kernel_of(int dim) {
+  if (dim <= kDim) {
+    return {reinterpret_cast<const void*>(&forward_kernel<T, kDim>), kThreads, Shape<chunks_of(kDim)>::kBytes};
   }
-  if constexpr (kChunks < kMostChunks) return forward_kernel_of<T, kChunks + 1>(chunks);
-  fail(ErrorKind::internal, "no forward kernel of {} chunks", chunks);
+  if constexpr (kDim < kMostDim) return forward_kernel_of<T, kDim + kDimStep>(dim);
+  fail(ErrorKind::internal, "no forward kernel of head dim {}", dim);
 }
 
 }  // namespace rotunda::sm90::wide

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernel/elementwise/cuda/row_tile.cuh"
+#include "kernel/sm90/tensor_map.hpp"
 #include "kernel/sm90/wide/work_list.hpp"
 
 namespace rotunda::sm90::wide {
@@ -65,6 +66,11 @@ struct alignas(16) Tile {
   __device__ int row() const { return row_and_flags & ~kFlags; }
 };
 static_assert(sizeof(Tile) == 32);
+
+/// Chunks of 64 that so many columns take.
+constexpr int chunks_of(int columns) {
+  return (columns + kChunk - 1) / kChunk;
+}
 
 /// For head dims up to 64 · kChunks.
 ///
