@@ -1,5 +1,6 @@
 // Bandwidth of the operations between attention calls on a CUDA device, beside a device copy of as many bytes, and the
-// time of the reference kernel. `elementwise_cuda [MiB] [repetitions]`: MiB of bf16 a tensor (128: fp32 ones have 256).
+// time of the reference kernel. `elementwise_cuda [MiB] [repetitions] [names…]`: MiB of bf16 a tensor (128: fp32 ones
+// have 256); with names, only what begins with one of them.
 //
 // GB/s count what an operation must read and write once; the ratio is to cudaMemcpyAsync in the same run.
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/cuda/event.hpp"
@@ -27,7 +29,7 @@ constexpr std::int64_t kHeads = 16, kDim = 128;
 
 /// A tensor of one batch entry.
 RandomTensor filled(const Device& device, DType dtype, Layout layout, std::int64_t rows, std::int64_t heads,
-                           std::int64_t dim) {
+                    std::int64_t dim) {
   return {device, dtype, layout, 1, rows, heads, dim};
 }
 
@@ -35,7 +37,13 @@ struct Bench {
   Device device = cuda_device(0);
   OwnedStream stream{device};
   int repetitions = 20, together = 8;
+  std::vector<std::string_view> names;  ///< none: all
   double copy_rate = 0;
+
+  [[nodiscard]] bool wants(std::string_view name) const {
+    return names.empty() ||
+           std::any_of(names.begin(), names.end(), [&](std::string_view begin) { return name.starts_with(begin); });
+  }
 
   /// Median seconds of a call, of several back to back: the first of them hides the launches of the others.
   [[nodiscard]] double time(const std::function<void()>& call) const {
@@ -53,6 +61,7 @@ struct Bench {
   }
 
   void measure(const std::string& name, std::int64_t bytes, const std::function<void()>& call) {
+    if (copy_rate != 0 && !wants(name)) return;
     const double seconds = time(call);
     const double rate = 1e-9 * static_cast<double>(bytes) / seconds;
     if (copy_rate == 0) copy_rate = rate;
@@ -87,14 +96,25 @@ void measure_flat(Bench& bench, std::int64_t rows, Layout other, IndexWidth widt
                 [&] { cuda::add(full.view(), full2.view(), low.view(), width, s); });
 }
 
-void measure_rows(Bench& bench, std::int64_t rows, Layout layout, IndexWidth width) {
-  const auto s = bench.stream.get();
+void measure_row_dot(Bench& bench, std::int64_t rows, Layout layout, IndexWidth width) {
   const std::int64_t pairs = rows * kHeads, n = pairs * kDim;
-  const auto half = filled(bench.device, DType::bf16, layout, rows, kHeads, kDim);
-  const auto half2 = filled(bench.device, DType::bf16, layout, rows, kHeads, kDim);
-  const auto acc = filled(bench.device, DType::fp32, layout, rows, kHeads, kDim);
+  const auto out = filled(bench.device, DType::bf16, layout, rows, kHeads, kDim);
+  const auto dout = filled(bench.device, DType::bf16, layout, rows, kHeads, kDim);
+  const auto delta = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const std::string tag = std::string(to_string(layout)) + (width == IndexWidth::wide ? ", 64-bit" : "");
+  bench.measure("row_dot bf16 " + tag, 4 * n + 4 * pairs,
+                [&] { cuda::row_dot(out.view(), dout.view(), delta.view(), width, bench.stream.get()); });
+}
+
+/// With tensors of as many elements whatever the dim.
+void measure_rows(Bench& bench, std::int64_t elements, Layout layout, DType dtype, std::int64_t dim) {
+  const auto s = bench.stream.get();
+  const std::int64_t rows = elements / (kHeads * dim), pairs = rows * kHeads, n = pairs * dim;
+  const auto partial = filled(bench.device, dtype, layout, rows, kHeads, dim);
+  const auto out = filled(bench.device, DType::bf16, layout, rows, kHeads, dim);
+  const auto acc = filled(bench.device, DType::fp32, layout, rows, kHeads, dim);
   const auto lse = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
-  const auto lse2 = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
+  const auto partial_lse = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
   const auto low = filled(bench.device, DType::fp32, Layout::bhsd, rows, kHeads, 1);
   const auto sink = filled(bench.device, DType::fp32, Layout::bshd, 1, kHeads, 1);
   const std::vector<RowSpan> span = {{0, 0, rows}};
@@ -102,17 +122,19 @@ void measure_rows(Bench& bench, std::int64_t rows, Layout layout, IndexWidth wid
   copy_bytes(list.data(), span.data(), sizeof(RowSpan), bench.device, s);
   const RowList all{span, reinterpret_cast<const RowSpan*>(list.data())};
   const RowState state{acc.view(), lse.view(), low.view()};
-  const std::string tag = std::string(to_string(layout)) + (width == IndexWidth::wide ? ", 64-bit" : "");
-  bench.measure("row_dot bf16 " + tag, 4 * n + 4 * pairs,
-                [&] { cuda::row_dot(half.view(), half2.view(), lse2.view(), width, s); });
-  bench.measure("finish_with_sink to bf16 " + tag, 6 * n + 12 * pairs,
-                [&] { cuda::finish_with_sink(state, half.view(), sink.view(), all, width, s); });
-  const auto merge = [&](bool init, bool last) {
-    cuda::merge({half.view(), lse2.view()}, state, half2.view(), {init, last, width}, bench.device, s);
+  const std::string tag = fmt::format("{}, d {}", to_string(layout), dim);
+  const std::int64_t size = static_cast<std::int64_t>(size_of(dtype));
+  const auto merge = [&](const char* which, std::int64_t bytes, std::int64_t statistics, bool init, bool last) {
+    bench.measure(fmt::format("merge {}, {} {}", to_string(dtype), which, tag), bytes * n + statistics * pairs, [&] {
+      cuda::merge({partial.view(), partial_lse.view()}, state, out.view(), {init, last}, bench.device, s);
+    });
   };
-  bench.measure("merge bf16, first " + tag, 6 * n + 12 * pairs, [&] { merge(true, false); });
-  bench.measure("merge bf16, middle " + tag, 10 * n + 20 * pairs, [&] { merge(false, false); });
-  bench.measure("merge bf16, last " + tag, 8 * n + 16 * pairs, [&] { merge(false, true); });
+  merge("first", size + 4, 12, true, false);
+  merge("middle", size + 8, 20, false, false);
+  merge("last", size + 6, 16, false, true);
+  if (dtype == DType::fp32) return;
+  bench.measure("finish_with_sink to bf16 " + tag, 6 * n + 12 * pairs,
+                [&] { cuda::finish_with_sink(state, out.view(), sink.view(), all, s); });
 }
 
 /// One number a row and head: as many rows as fill `bytes` with an LSE.
@@ -205,20 +227,25 @@ int run(int argc, char** argv) {
   const std::int64_t mib = argc > 1 ? std::max(1L, std::atol(argv[1])) : 128;
   Bench bench;
   if (argc > 2) bench.repetitions = std::max(1, std::atoi(argv[2]));
+  for (int i = 3; i < argc; ++i) bench.names.emplace_back(argv[i]);
   const std::int64_t rows = (mib << 20) / (2 * kHeads * kDim);
   fmt::print("{}; {} rows, {} heads, dim {}\n", describe(bench.device), rows, kHeads, kDim);
   fmt::print("{:<44} {:>9} {:>9} {:>7}\n", "operation", "us", "GB/s", "to copy");
   measure_copy(bench, mib << 21);
   for (const Layout layout : {Layout::bshd, Layout::bhsd}) {
     measure_flat(bench, rows, layout, IndexWidth::automatic);
-    measure_rows(bench, rows, layout, IndexWidth::automatic);
+    measure_row_dot(bench, rows, layout, IndexWidth::automatic);
+    for (const std::int64_t dim : {128, 40, 512}) measure_rows(bench, rows * kHeads * kDim, layout, DType::bf16, dim);
+    measure_rows(bench, rows * kHeads * kDim, layout, DType::fp32, kDim);
   }
   measure_statistics(bench, mib << 20);
   measure_flat(bench, rows, Layout::bhsd, IndexWidth::wide);
-  measure_rows(bench, rows, Layout::bshd, IndexWidth::wide);
+  measure_row_dot(bench, rows, Layout::bshd, IndexWidth::wide);
   measure_pack(bench, rows, IndexWidth::automatic);
   measure_pack(bench, rows, IndexWidth::wide);
-  for (const std::int64_t dim : {128, 512}) measure_reference(bench, 8192, dim);
+  for (const std::int64_t dim : {128, 512}) {
+    if (bench.wants("reference")) measure_reference(bench, 8192, dim);
+  }
   return 0;
 }
 

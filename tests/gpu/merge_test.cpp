@@ -8,7 +8,6 @@
 namespace rotunda {
 namespace {
 
-using cuda::IndexWidth;
 using testing::expect_equal;
 using testing::Form;
 using testing::Mirror;
@@ -70,35 +69,64 @@ TEST_F(CudaMerge, ChainsEqualTheExactSum) {
     for (const auto& [partial, final] : {std::pair{DType::bf16, DType::bf16}, std::pair{DType::fp16, DType::fp16},
                                          std::pair{DType::fp32, DType::fp32}, std::pair{DType::fp32, DType::bf16},
                                          std::pair{DType::fp32, DType::fp16}, std::pair{DType::bf16, DType::fp32}}) {
-      for (const IndexWidth width : {IndexWidth::automatic, IndexWidth::narrow, IndexWidth::wide}) {
-        for (const bool with_low : {true, false}) {
-          SCOPED_TRACE(::testing::Message() << form << " " << to_string(partial) << " to " << to_string(final));
-          const Mirror out(device, final, form);
-          const Mirror acc(device, DType::fp32, form);
-          const Mirror lse = testing::row_mirror(device, form);
-          const Mirror low = testing::row_mirror(device, form);
-          for (const Mirror* each : {&out, &acc, &lse, &low}) each->upload_all(stream());  // NaN
-          Exact exact;
-          const RowState state{acc.device(), lse.device(), with_low ? low.device() : TensorView{}};
-          for (int step = 0; step < kSteps; ++step) {
-            const Mirror part(device, partial, form);
-            const Mirror part_lse = testing::row_mirror(device, form);
-            make_partial(part, part_lse, static_cast<std::uint64_t>(step) * 10);
-            exact.merge(part.host(), part_lse.host());
-            cuda::merge({part.device(), part_lse.device()}, state, out.device(), {step == 0, step + 1 == kSteps, width},
-                        device, stream());
-            acc.fetch(stream());
-            lse.fetch(stream());
-            expect_values(lse.fetched(), exact.lse, 4e-7, 4e-7);
-            if (step + 1 < kSteps) expect_values(acc.fetched(), exact.acc, 0, kAbsolute);
-          }
-          out.fetch(stream());
-          expect_values(out.fetched(), exact.acc, testing::rounding(final), kAbsolute);
-          out.expect_gaps_untouched();
-          acc.expect_gaps_untouched();
-          if (HasFailure()) return;
+      for (const bool with_low : {true, false}) {
+        SCOPED_TRACE(::testing::Message() << form << " " << to_string(partial) << " to " << to_string(final));
+        const Mirror out(device, final, form);
+        const Mirror acc(device, DType::fp32, form);
+        const Mirror lse = testing::row_mirror(device, form);
+        const Mirror low = testing::row_mirror(device, form);
+        for (const Mirror* each : {&out, &acc, &lse, &low}) each->upload_all(stream());  // NaN
+        Exact exact;
+        const RowState state{acc.device(), lse.device(), with_low ? low.device() : TensorView{}};
+        for (int step = 0; step < kSteps; ++step) {
+          const Mirror part(device, partial, form);
+          const Mirror part_lse = testing::row_mirror(device, form);
+          make_partial(part, part_lse, static_cast<std::uint64_t>(step) * 10);
+          exact.merge(part.host(), part_lse.host());
+          cuda::merge({part.device(), part_lse.device()}, state, out.device(), {step == 0, step + 1 == kSteps}, device,
+                      stream());
+          acc.fetch(stream());
+          lse.fetch(stream());
+          expect_values(lse.fetched(), exact.lse, 4e-7, 4e-7);
+          if (step + 1 < kSteps) expect_values(acc.fetched(), exact.acc, 0, kAbsolute);
         }
+        out.fetch(stream());
+        expect_values(out.fetched(), exact.acc, testing::rounding(final), kAbsolute);
+        out.expect_gaps_untouched();
+        acc.expect_gaps_untouched();
+        if (HasFailure()) return;
       }
+    }
+  }
+}
+
+TEST_F(CudaMerge, BitsDoNotDependOnWhereRowsLie) {
+  for (const std::int64_t d : {8, 40, 64, 200, 257, 512}) {
+    std::vector<double> want_acc, want_out;
+    for (const Form& form :
+         {Form{Layout::bshd, 2, 19, 5, d}, Form{Layout::sbhd, 2, 19, 5, d, 8}, Form{Layout::bhsd, 2, 19, 5, d, 0, 8},
+          Form{Layout::bshd, 2, 19, 5, d, 3}, Form{Layout::bhsd, 2, 19, 5, d, 0, 1}}) {
+      SCOPED_TRACE(form);
+      const Mirror first(device, DType::bf16, form), second(device, DType::bf16, form);
+      const Mirror first_lse = testing::row_mirror(device, form), second_lse = testing::row_mirror(device, form);
+      const Mirror acc(device, DType::fp32, form), out(device, DType::bf16, form);
+      const Mirror lse = testing::row_mirror(device, form), low = testing::row_mirror(device, form);
+      make_partial(first, first_lse, 20);
+      make_partial(second, second_lse, 30);
+      const RowState state{acc.device(), lse.device(), low.device()};
+      cuda::merge({first.device(), first_lse.device()}, state, {}, {true, false}, device, stream());
+      cuda::merge({second.device(), second_lse.device()}, state, {}, {false, false}, device, stream());
+      acc.fetch(stream());
+      cuda::merge({first.device(), first_lse.device()}, state, out.device(), {false, true}, device, stream());
+      out.fetch(stream());
+      const std::vector<double> got_acc = testing::to_vector(acc.fetched()),
+                                got_out = testing::to_vector(out.fetched());
+      if (want_acc.empty()) {
+        want_acc = got_acc;
+        want_out = got_out;
+      }
+      EXPECT_EQ(got_acc, want_acc);
+      EXPECT_EQ(got_out, want_out);
     }
   }
 }

@@ -52,7 +52,8 @@ inline std::ostream& operator<<(std::ostream& out, const Form& f) {
           {bshd, 1, 9, 2, 1},          {bshd, 2, 9, 3, 7},        {sbhd, 2, 3, 2, 512},      {bhsd, 1, 7, 2, 257},
           {bshd, 1, 6, 2, 64, 3},      {bhsd, 1, 6, 2, 64, 0, 1}, {sbhd, 2, 6, 2, 16, 4, 8}, {bshd, 1, 0, 2, 8},
           {bshd, 0, 4, 2, 8},          {bshd, 1, 1, 1, 1},        {bshd, 2, 301, 5, 72},     {bhsd, 2, 1030, 3, 192, 8},
-          {sbhd, 1, 1, 130, 24, 0, 4}, {bshd, 1, 700, 1, 1},      {bshd, 1, 130, 1, 320},    {bshd, 1, 4, 0, 8}};
+          {sbhd, 1, 1, 130, 24, 0, 4}, {bshd, 1, 700, 1, 1},      {bshd, 1, 130, 1, 320},    {bshd, 1, 4, 0, 8},
+          {bshd, 3, 37, 5, 8},         {bhsd, 2, 21, 3, 200},     {sbhd, 3, 67, 3, 512},     {bhsd, 1, 40, 7, 5}};
 }
 
 /// A tensor on both sides. Starts as NaN everywhere (bytes 0xff), gaps included.

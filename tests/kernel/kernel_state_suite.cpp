@@ -169,6 +169,31 @@ TEST_P(KernelSuite, MaxLogitIsOnlyRaised) {
   EXPECT_EQ(testing::read(driver.tensors().max_logit, 0, 0, 1), natural);
 }
 
+TEST_P(KernelSuite, ANaNReachesMaxLogit) {
+  if (!kernel().capabilities().row_max) GTEST_SKIP() << kernel().name() << " states no row maximum";
+  const Problem problem = KernelSuite::problem("dtype=bf16 s_q=150 h_q=2 d=40 mask=causal max_logit=1");
+  if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";
+  for (const auto field : {&Tensors::q, &Tensors::k}) {
+    for (const std::int64_t row : {0, 3, 70, 149}) {
+      SCOPED_TRACE(row);
+      KernelDriver driver(kernel(), problem, {.seed = 7});
+      const Tensors& t = driver.tensors();
+      const double before = testing::read(t.*field, 0, row, 0, 5);
+      testing::write(t.*field, 0, row, 0, 5, kNaN);
+      driver.run();
+      EXPECT_TRUE(std::isnan(testing::read(t.max_logit, 0, 0, 0))) << "a NaN was hidden";
+      EXPECT_TRUE(std::isfinite(testing::read(t.max_logit, 0, 0, 1))) << "another head's NaN";
+      testing::fill(t.max_logit, 1000);
+      driver.forward_call(driver.whole(), true, true, {});
+      EXPECT_TRUE(std::isnan(testing::read(t.max_logit, 0, 0, 0))) << "a NaN was hidden by what was there";
+      EXPECT_EQ(testing::read(t.max_logit, 0, 0, 1), 1000);
+      testing::write(t.*field, 0, row, 0, 5, before);
+      driver.forward_call(driver.whole(), true, true, {});
+      EXPECT_TRUE(std::isnan(testing::read(t.max_logit, 0, 0, 0))) << "a NaN was hidden by what came later";
+    }
+  }
+}
+
 TEST_P(KernelSuite, BackwardAddsToWhatIsThere) {
   const Problem problem = KernelSuite::problem("dtype=fp32 b=2 s_q=40 s_k=66 h_q=4 h_kv=2 d=24 mask=causal grad=1");
   if (!testing::serves(kernel(), problem)) GTEST_SKIP() << kernel().name() << " refuses the problem";

@@ -11,13 +11,20 @@ namespace rotunda::cuda {
   return edge > kFar ? kFar : edge < -kFar ? -kFar : edge;
 }
 
-/// Raises a float to a value: the order of floats is that of their bits as integers, turned round where negative.
+/// The greater one, for max_logit. NaN stays (row_state.hpp).
+template <class Real>
+[[nodiscard]] __device__ Real greater(Real a, Real b) {
+  return isnan(a) || a > b ? a : b;
+}
+
+/// Raises a float to a value: the order of floats is that of their bits as integers, turned round where negative. NaN
+/// stays: its bits are the greatest signed integer, and as an unsigned one less than those of any negative float.
 __device__ inline void raise(float* to, float value) {
-  value += 0.0F;  // -0 becomes 0
-  if (value >= 0) {
-    atomicMax(reinterpret_cast<int*>(to), __float_as_int(value));
-  } else {
+  value += 0.0F;  // -0 becomes 0, and any NaN the device's own, 0x7fffffff
+  if (value < 0) {
     atomicMin(reinterpret_cast<unsigned*>(to), __float_as_uint(value));
+  } else {
+    atomicMax(reinterpret_cast<int*>(to), __float_as_int(value));
   }
 }
 

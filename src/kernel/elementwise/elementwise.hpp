@@ -47,7 +47,8 @@ class Elementwise {
                                 const RowList& rows) const = 0;
   /// lse = sink for `rows`.
   virtual void fill_sink(const TensorView& lse, const TensorView& sink, const RowList& rows) const = 0;
-  /// dsink[head] = -Σ over `rows` of exp(sink - lse)·delta, summed in float64 in a fixed order. lse includes the sink.
+  /// dsink[head] = -Σ over `rows` of exp(sink - lse)·delta, summed in float64 in a fixed order (on CUDA devices the
+  /// terms of four rows at a time in fp32). lse includes the sink.
   virtual void sink_gradient(const TensorView& lse, const TensorView& delta, const TensorView& sink,
                              const RowList& rows, const TensorView& dsink) const = 0;
   /// to[head] = max over rows of from.

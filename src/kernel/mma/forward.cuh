@@ -220,6 +220,7 @@ __device__ void finish(const ForwardCall& call, const TilePlace& place, const Po
   Softmax<S>& softmax = state.softmax;
   total_sums<S>(at, call.walk.tile_rows, memory.maxima, softmax.sum);
   const View& to = call.last ? call.out : call.acc;
+  float top = softmax.top;
 #pragma unroll
   for (int m = 0; m < S::kStrips; ++m) {
 #pragma unroll
@@ -228,6 +229,8 @@ __device__ void finish(const ForwardCall& call, const TilePlace& place, const Po
       const bool seen = (softmax.seen >> (2 * m + h) & 1U) != 0;
       if (row >= call.walk.rows || !(seen || call.init || call.last)) continue;
       const float sum = softmax.sum[m][h], inverse = sum == 0 ? 1 : 1 / sum;
+      if (isnan(sum) && softmax.top != HUGE_VALF)
+        top = sum;  // maxima pass over NaN; infinite logits have such sums too
       if (at.part == 0 && at.column == 0) {
         store_lse(call, place, row, Softmax<S>::finite(softmax.base[m][h]) * kLn2 + static_cast<double>(logf(sum)));
       }
@@ -240,9 +243,8 @@ __device__ void finish(const ForwardCall& call, const TilePlace& place, const Po
     }
   }
   if (call.max_logit == nullptr) return;
-  float top = softmax.top;
-  for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, step));
-  if (at.lane == 0 && top > kMinusInfinity) {
+  for (int step = 16; step > 0; step /= 2) top = cuda::greater(top, __shfl_xor_sync(0xffffffffU, top, step));
+  if (at.lane == 0 && top != kMinusInfinity) {
     cuda::raise(call.max_logit + place.head, static_cast<float>(top * call.scale));
   }
 }

@@ -37,7 +37,7 @@ class CudaElementwise final : public Elementwise {
   void finish_with_sink(const RowState& state, const TensorView& out, const TensorView& sink,
                         const RowList& rows) const override {
     const CurrentDevice current(device_);
-    cuda::finish_with_sink(state, out, sink, rows, IndexWidth::automatic, stream_);
+    cuda::finish_with_sink(state, out, sink, rows, stream_);
   }
   void fill_sink(const TensorView& lse, const TensorView& sink, const RowList& rows) const override {
     const CurrentDevice current(device_);

@@ -5,14 +5,17 @@
 namespace rotunda::cuda {
 namespace {
 
-template <class Partial, class Out, class Index>
+template <class T>
+using Rows = RowView<T, std::int64_t>;
+
+template <class Partial, class To>
 struct MergeArgs {
-  RowView<const Partial, Index> partial;
-  RowView<const float, Index> partial_lse;
-  RowView<float, Index> acc, lse, low;
-  RowView<Out, Index> out;
-  int dim;
-  bool init, last;
+  Rows<const Partial> partial;
+  Rows<const float> partial_lse;
+  Rows<const float> acc;
+  Rows<float> lse, low;  ///< low without data: none is kept
+  Rows<To> to;
+  bool last;
 };
 
 /// What a row's two values count for; a negative weight: nothing was visible, and the value (NaN, perhaps) is not used.
@@ -36,19 +39,6 @@ __device__ inline LogSum log_sum(double before, double partial) {
   return {(grows ? partial : before) + log1p(ratio), {grows ? less * more : more, grows ? more : less * more}};
 }
 
-template <class Args, class Index>
-__device__ Weights merge_lse(const Args& args, Index b, Index row, Index head) {
-  const double partial = args.partial_lse.at(b, row, head);
-  const double before = args.init ? -HUGE_VAL : load_lse(args.lse, args.low, b, row, head);
-  const auto [after, weights] = log_sum(before, partial);
-  const auto high = static_cast<float>(after);
-  args.lse.at(b, row, head) = high;
-  if (!args.last && args.low.data != nullptr) {
-    args.low.at(b, row, head) = after == -HUGE_VAL ? 0.0F : static_cast<float>(after - static_cast<double>(high));
-  }
-  return weights;
-}
-
 /// value·weight, or 0 where the weight says that there is no value.
 __device__ inline float weigh(float value, float weight) {
   return weight < 0 ? 0.0F : value * weight;
@@ -60,63 +50,71 @@ struct Pieces {
   Vector<float, V> acc;
 };
 
-/// Bytes: partial.out once, acc once each way as init and last ask, out once. A pair's lse belongs to one block.
-template <int V, class Partial, class Out, class Index>
-__global__ void __launch_bounds__(kRowThreads)
-    merge_kernel(const MergeArgs<Partial, Out, Index> args, const PairPlaces<Index> places) {
-  __shared__ Weights weights[kPairs];
-  __shared__ Index from[kPairs], acc[kPairs], out[kPairs];
-  const Index first = static_cast<Index>(blockIdx.x) * kPairs;
-  const int pairs = static_cast<int>(places.count - first < kPairs ? places.count - first : kPairs);
-  if (threadIdx.x < pairs) {
-    const auto [b, row, head, flat_row] = places.find(first + threadIdx.x);
-    weights[threadIdx.x] = merge_lse(args, b, row, head);
-    from[threadIdx.x] = args.partial.offset(b, row, head);
-    acc[threadIdx.x] = args.acc.offset(b, row, head);
-    out[threadIdx.x] = args.out.offset(b, row, head);
-  }
-  __syncthreads();
-  walk_vectors<V>(
-      pairs, args.dim,
+/// Bytes: partial.out once, acc once each way as init and last ask, out once. A pair's lse belongs to one lane. Seven
+/// or eight blocks a multiprocessor keep 64 KiB or more in flight.
+template <int V, bool kInit, class Partial, class To>
+__global__ void __launch_bounds__(kPairThreads, kInit ? 8 : 7)
+    merge_kernel(const __grid_constant__ MergeArgs<Partial, To> args, const __grid_constant__ WarpPairs pairs) {
+  const WarpShare share(pairs);
+  if (share.count == 0) return;
+  const auto [b, row, head] = share.find(pairs);
+  const std::int64_t own_partial = args.partial.offset(b, row, head);
+  const std::int64_t own_acc = args.acc.offset(b, row, head);
+  const std::int64_t own_to = args.to.offset(b, row, head);
+  Weights own;
+  constexpr int kInFlight = vectors_in_flight(V * (sizeof(Partial) + (kInit ? 0 : sizeof(float))));
+  walk_vectors<V, kInFlight>(
+      pairs, share,
       [&](int pair, int element) {
         Pieces<Partial, V> pieces{};
-        pieces.partial = load_vector<V>(args.partial.data + from[pair] + element);
-        if (!args.init) pieces.acc = load_vector<V>(args.acc.data + acc[pair] + element);
+        pieces.partial = load_vector<V>(args.partial.data + of_lane(own_partial, pair) + element);
+        if constexpr (!kInit) pieces.acc = load_vector<V>(args.acc.data + of_lane(own_acc, pair) + element);
         return pieces;
       },
-      [&](int pair, int element, const Pieces<Partial, V>& pieces) {
-        const Weights weight = weights[pair];
-        Vector<float, V> sum;
+      [&] {
+        if (!share.has_pair()) return;
+        const double before = kInit ? -HUGE_VAL : load_lse(args.lse, args.low, b, row, head);
+        const auto [after, weights] = log_sum(before, args.partial_lse.at(b, row, head));
+        own = weights;
+        const auto high = static_cast<float>(after);
+        args.lse.at(b, row, head) = high;
+        if (args.last || args.low.data == nullptr) return;
+        args.low.at(b, row, head) = after == -HUGE_VAL ? 0.0F : static_cast<float>(after - static_cast<double>(high));
+      },
+      [&](bool exists, int pair, int element, const Pieces<Partial, V>& pieces) {
+        const float acc_weight = kInit ? -1.0F : __shfl_sync(kAllLanes, own.acc, pair);
+        const float partial_weight = __shfl_sync(kAllLanes, own.partial, pair);
+        To* const to = args.to.data + of_lane(own_to, pair) + element;
+        Vector<To, V> sum;
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          sum.at[i] = weigh(pieces.acc.at[i], weight.acc) + weigh(widen(pieces.partial.at[i]), weight.partial);
+          sum.at[i] =
+              narrow<To>(weigh(pieces.acc.at[i], acc_weight) + weigh(widen(pieces.partial.at[i]), partial_weight));
         }
-        if (args.last) {
-          Vector<Out, V> result;
-#pragma unroll
-          for (int i = 0; i < V; ++i) result.at[i] = narrow<Out>(sum.at[i]);
-          store_vector(result, args.out.data + out[pair] + element);
-        } else {
-          store_vector(sum, args.acc.data + acc[pair] + element);
-        }
+        if (exists) store_vector(sum, to);
       });
 }
 
-template <int V, class Partial, class Out, class Index>
-void launch_merge(const PartialResult& partial, const RowState& state, const TensorView& out, const MergeFlags& flags,
-                  Stream stream) {
-  const MergeArgs<Partial, Out, Index> args{.partial = RowView<const Partial, Index>(partial.out),
-                                            .partial_lse = RowView<const float, Index>(partial.lse),
-                                            .acc = RowView<float, Index>(state.acc),
-                                            .lse = RowView<float, Index>(state.lse),
-                                            .low = RowView<float, Index>(state.lse_low),
-                                            .out = RowView<Out, Index>(out),
-                                            .dim = static_cast<int>(partial.out.dim()),
-                                            .init = flags.init,
-                                            .last = flags.last};
-  const PairPlaces<Index> places(state.lse);
-  merge_kernel<V, Partial, Out, Index><<<places.blocks(), kRowThreads, 0, native(stream)>>>(args, places);
+template <int V, bool kInit, class Partial, class To>
+void launch_merge(const PartialResult& partial, const RowState& state, const TensorView& to, bool last, Stream stream) {
+  const MemoryOrder order(to);
+  const MergeArgs<Partial, To> args{.partial = order.rows<const Partial>(partial.out),
+                                    .partial_lse = order.rows<const float>(partial.lse),
+                                    .acc = order.rows<const float>(state.acc),
+                                    .lse = order.rows<float>(state.lse),
+                                    .low = order.rows<float>(state.lse_low),
+                                    .to = order.rows<To>(to),
+                                    .last = last};
+  const WarpPairs pairs(order.permute(state.lse), to.dim(), V);
+  merge_kernel<V, kInit, Partial, To><<<pairs.blocks(), kPairThreads, 0, native(stream)>>>(args, pairs);
   check_launch("merge");
+}
+
+/// Calls body with a std::bool_constant.
+template <class Body>
+void dispatch_flag(bool flag, Body&& body) {
+  if (flag) return body(std::true_type{});
+  body(std::false_type{});
 }
 
 void check_row(const TensorView& view) {
@@ -128,25 +126,23 @@ void check_row(const TensorView& view) {
 void merge(const PartialResult& partial, const RowState& state, const TensorView& out, const MergeFlags& flags,
            const Device& device, Stream stream) {
   if (state.lse.empty()) return;
-  const TensorView target = flags.last ? out : state.acc;
-  for (const TensorView& view : {partial.out, state.acc, target}) check_row(view);
-  ROTUNDA_CHECK(target.data != nullptr && (flags.init || state.acc.data != nullptr));
-  const bool narrow = is_narrow(flags.width, {partial.out, partial.lse, state.acc, state.lse, state.lse_low, out});
+  const TensorView& to = flags.last ? out : state.acc;
+  for (const TensorView& view : {partial.out, state.acc, to}) check_row(view);
+  ROTUNDA_CHECK(to.data != nullptr && (flags.init || state.acc.data != nullptr));
   const CurrentDevice current(device.index);
   dispatch_device(partial.out.dtype, [&](auto source) {
-    dispatch_device(flags.last ? out.dtype : partial.out.dtype, [&](auto element) {
+    dispatch_device(to.dtype, [&](auto target) {
       using Partial = decltype(source);
-      using Out = decltype(element);
-      if constexpr (sizeof(Partial) == 4 || sizeof(Out) == 4 || std::is_same_v<Partial, Out>) {
-        constexpr int kVector = kVectorOf<float, Partial, Out>;
-        const bool vectors = takes_vectors(partial.out, kVector) && takes_vectors(target, kVector) &&
+      using To = decltype(target);
+      if constexpr (sizeof(Partial) == 4 || sizeof(To) == 4 || std::is_same_v<Partial, To>) {
+        constexpr int kVector = kVectorOf<float, Partial, To>;
+        const bool vectors = takes_vectors(partial.out, kVector) && takes_vectors(to, kVector) &&
                              (flags.init || takes_vectors(state.acc, kVector));
-        dispatch_width(narrow, [&](auto index) {
-          using Index = decltype(index);
+        dispatch_flag(flags.init, [&](auto init) {
           if (vectors) {
-            launch_merge<kVector, Partial, Out, Index>(partial, state, out, flags, stream);
+            launch_merge<kVector, init, Partial, To>(partial, state, to, flags.last, stream);
           } else {
-            launch_merge<1, Partial, Out, Index>(partial, state, out, flags, stream);
+            launch_merge<1, init, Partial, To>(partial, state, to, flags.last, stream);
           }
         });
       } else {

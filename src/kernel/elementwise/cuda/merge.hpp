@@ -1,7 +1,6 @@
 // What kernels that can't resume a running state need: their partial results are merged into it in fp32.
 #pragma once
 
-#include "base/cuda/index.hpp"
 #include "kernel/elementwise/elementwise.hpp"
 #include "rotunda/device.hpp"
 #include "rotunda/tensor.hpp"
@@ -17,7 +16,6 @@ struct PartialResult {
 struct MergeFlags {
   bool init = true;  ///< the state is empty and may hold anything
   bool last = true;  ///< the result goes to `out`, else to the state
-  IndexWidth width = IndexWidth::automatic;
 };
 
 /// Adds a partial result to the state: with L = log(exp(lse + lse_low) + exp(partial.lse)), in float64,

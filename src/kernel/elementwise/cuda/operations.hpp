@@ -17,7 +17,7 @@ void row_dot(const TensorView& out, const TensorView& dout, const TensorView& de
 
 // finish.cu
 void finish_with_sink(const RowState& state, const TensorView& out, const TensorView& sink, const RowList& rows,
-                      IndexWidth width, Stream stream);
+                      Stream stream);
 
 // row_statistics.cu
 void fill_sink(const TensorView& lse, const TensorView& sink, const RowList& rows, Stream stream);

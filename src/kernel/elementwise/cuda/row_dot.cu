@@ -5,6 +5,7 @@
 namespace rotunda::cuda {
 namespace {
 
+constexpr int kRowThreads = 256;
 constexpr int kRowsInFlight = 4;  // of a group of lanes: eight independent loads a thread
 
 template <class T, class Index>
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int u = 0; u < kRowsInFlight; ++u) {
     // Groups beyond the end repeat the last row and don't store: every lane takes part in the butterfly.
     const Index pair = first + u * kGroups;
-    const auto [b, row, head, flat_row] = places.find(pair < places.count ? pair : places.count - 1);
+    const auto [b, row, head] = places.find(pair < places.count ? pair : places.count - 1);
     out[u] = args.out.offset(b, row, head);
     dout[u] = args.dout.offset(b, row, head);
     delta[u] = args.delta.offset(b, row, head);

@@ -1,7 +1,10 @@
-// Operations with numbers of their own for each (batch entry, row, head): a block takes kPairs of these triples, works
-// out their numbers with a thread each, and then walks their elements as vectors.
+// Operations with numbers of their own for each (batch entry, row, head), a pair for short. In WarpPairs a warp takes
+// several, works out their numbers with a lane each, and walks their elements as vectors: no block waits for a few
+// lanes.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -12,9 +15,11 @@
 
 namespace rotunda::cuda {
 
-constexpr int kPairs = 64;  // of rows and heads a block: at dim 128 eight vectors of 4 elements a thread
-constexpr int kRowThreads = 256;
-constexpr int kRowUnroll = 4;  // vectors in flight a thread
+constexpr int kWarp = 32;
+constexpr int kPairThreads = 128;  // of a block: few, since a multiprocessor's registers go to whole blocks
+constexpr int kPairWarps = kPairThreads / kWarp;
+constexpr int kWarpVectors = 256;  // of the pairs of a warp, as far as that goes: eight a lane
+constexpr unsigned kAllLanes = 0xffffffffU;
 
 /// A view by batch entry, row and head; the last axis is contiguous.
 template <class T, class Index>
@@ -32,28 +37,131 @@ struct RowView {
   __device__ T& at(Index b, Index r, Index h) const { return data[offset(b, r, h)]; }
 };
 
-/// The numbering of (batch, row, head), heads fastest.
+/// The numbering of a view's pairs, the last of its three axes fastest.
 template <class Index>
 struct PairPlaces {
   Index count = 0;
-  Divider<Index> heads, rows;
+  Divider<Index> rows, heads;
 
   explicit PairPlaces(const TensorView& view)
-      : count(static_cast<Index>(view.batch() * view.rows() * view.heads())), heads(view.heads()), rows(view.rows()) {}
+      : count(static_cast<Index>(view.batch() * view.rows() * view.heads())), rows(view.rows()), heads(view.heads()) {}
 
   struct Place {
     Index batch, row, head;
-    Index flat_row;  ///< batch·rows + row
   };
   __device__ Place find(Index pair) const {
-    const Index flat_row = heads.quotient(pair);
-    const Index batch = rows.quotient(flat_row);
-    return {batch, flat_row - batch * rows.divisor(), pair - flat_row * heads.divisor(), flat_row};
-  }
-  [[nodiscard]] unsigned blocks() const {
-    return static_cast<unsigned>((static_cast<std::int64_t>(count) + kPairs - 1) / kPairs);
+    const Index row = heads.quotient(pair);
+    const Index batch = rows.quotient(row);
+    return {batch, row - batch * rows.divisor(), pair - row * heads.divisor()};
   }
 };
+
+/// Batch entries, rows and heads in the order of a view's memory, so that pairs with neighbouring numbers are
+/// neighbours there. Views that are permuted alike keep their pairs.
+class MemoryOrder {
+ public:
+  explicit MemoryOrder(const TensorView& view) {
+    std::stable_sort(axes_.begin(), axes_.end(), [&](std::size_t a, std::size_t b) {
+      if ((view.shape[a] == 1) != (view.shape[b] == 1)) return view.shape[a] == 1;
+      return view.stride[a] > view.stride[b];
+    });
+  }
+  [[nodiscard]] TensorView permute(const TensorView& view) const {
+    TensorView result = view;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      result.shape[i] = view.shape[axes_[i]];
+      result.stride[i] = view.stride[axes_[i]];
+    }
+    return result;
+  }
+  template <class T>
+  [[nodiscard]] RowView<T, std::int64_t> rows(const TensorView& view) const {
+    return RowView<T, std::int64_t>(permute(view));
+  }
+
+ private:
+  std::array<std::size_t, 3> axes_{0, 1, 2};
+};
+
+/// How pairs are dealt to warps. Offsets have 64 bits: a lane finds them once for all of its pair's elements.
+struct WarpPairs {
+  PairPlaces<std::int64_t> places;
+  Divider<std::uint32_t> in_pair;  ///< vectors
+  int each;                        ///< pairs of a warp
+
+  WarpPairs(const TensorView& pairs, std::int64_t dim, int vector)
+      : places(pairs),
+        in_pair(dim / vector),
+        each(static_cast<int>(std::clamp<std::int64_t>(kWarpVectors * vector / dim, 1, kWarp))) {}
+
+  [[nodiscard]] unsigned blocks() const {
+    const std::int64_t in_block = std::int64_t{kPairWarps} * each;
+    return static_cast<unsigned>((places.count + in_block - 1) / in_block);
+  }
+};
+
+/// The pairs of the thread's warp: lane i has number i.
+struct WarpShare {
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+  std::int64_t first;
+  int count;  ///< may be 0
+
+  __device__ explicit WarpShare(const WarpPairs& pairs)
+      : first((std::int64_t{blockIdx.x} * kPairWarps + threadIdx.x / kWarp) * pairs.each),
+        count(static_cast<int>(max(min(pairs.places.count - first, std::int64_t{pairs.each}), std::int64_t{0}))) {}
+  [[nodiscard]] __device__ bool has_pair() const { return lane < count; }
+  struct Place {
+    std::uint32_t batch, row, head;  // 64 bits would cost registers
+  };
+  /// Where the lane's pair lies; without one, where the last does.
+  [[nodiscard]] __device__ Place find(const WarpPairs& pairs) const {
+    const auto [b, row, head] = pairs.places.find(first + min(lane, count - 1));
+    return {static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(head)};
+  }
+};
+
+/// An offset that another lane of the warp has. (A pointer would come back as one to no kind of memory in particular.)
+__device__ inline std::int64_t of_lane(std::int64_t offset, int lane) {
+  return __shfl_sync(kAllLanes, offset, lane);
+}
+
+/// Vectors that a lane loads before it stores any, for vectors of so many bytes: 64 to 96 bytes in flight.
+constexpr int vectors_in_flight(int bytes) {
+  return bytes <= 8 ? 8 : bytes <= 24 ? 4 : 3;
+}
+
+/// For each vector of a warp's pairs load(pair, first element) and store(exists, pair, first element, loaded), kMost
+/// loads ahead of the stores; between the first loads and the first stores prepare(), whose work hides behind them.
+/// Every lane takes part in every call: beyond the end it loads the last vector again, and `exists` is false.
+template <int V, int kMost, class Load, class Prepare, class Store>
+__device__ void walk_vectors(const WarpPairs& pairs, const WarpShare& share, Load&& load, Prepare&& prepare,
+                             Store&& store) {
+  const auto total = static_cast<unsigned>(share.count) * pairs.in_pair.divisor();
+  decltype(load(0, 0)) loaded[kMost];
+  unsigned place[kMost];  // the pair and, in the lower 16 bits, the first element: one register for both
+  const auto load_turn = [&](unsigned first) {
+#pragma unroll
+    for (int u = 0; u < kMost; ++u) {
+      const unsigned n = min(first + u * kWarp + share.lane, total - 1), pair = pairs.in_pair.quotient(n);
+      const unsigned element = (n - pair * pairs.in_pair.divisor()) * V;
+      place[u] = pair << 16 | element;
+      loaded[u] = load(static_cast<int>(pair), static_cast<int>(element));
+    }
+  };
+  unsigned first = 0;
+  load_turn(first);
+  prepare();
+  for (;;) {
+#pragma unroll
+    for (int u = 0; u < kMost; ++u) {
+      store(first + u * kWarp + share.lane < total, static_cast<int>(place[u] >> 16),
+            static_cast<int>(place[u] & 0xffff), loaded[u]);
+    }
+    first += kMost * kWarp;
+    if (first >= total) return;
+    load_turn(first);
+  }
+}
 
 /// log(exp(a) + exp(b)), also where either is -inf; NaN stays.
 __device__ inline double log_add(double a, double b) {
@@ -62,35 +170,12 @@ __device__ inline double log_add(double a, double b) {
   return (a > b ? a : b) + log1p(exp(-fabs(a - b)));
 }
 
-/// The state's log-sum-exp (row_state.hpp).
-template <class Index>
-__device__ double load_lse(const RowView<float, Index>& lse, const RowView<float, Index>& low, Index b, Index r,
-                           Index h) {
-  const double high = lse.at(b, r, h);
-  return low.data == nullptr || high == -HUGE_VAL ? high : high + low.at(b, r, h);
-}
-
-/// Calls load(pair of the block, first element) and store(pair, first element, loaded) for each vector of `pairs` rows
-/// with `dim` elements, several loads ahead of the stores.
-template <int V, class Load, class Store>
-__device__ void walk_vectors(int pairs, int dim, Load&& load, Store&& store) {
-  const int in_row = dim / V;
-  const int total = pairs * in_row;
-  for (int first = threadIdx.x; first < total; first += kRowThreads * kRowUnroll) {
-    decltype(load(0, 0)) loaded[kRowUnroll];
-    int pair[kRowUnroll], element[kRowUnroll];
-#pragma unroll
-    for (int u = 0; u < kRowUnroll; ++u) {
-      const int n = first + u * kRowThreads;
-      pair[u] = n / in_row;
-      element[u] = (n - pair[u] * in_row) * V;
-      if (n < total) loaded[u] = load(pair[u], element[u]);
-    }
-#pragma unroll
-    for (int u = 0; u < kRowUnroll; ++u) {
-      if (first + u * kRowThreads < total) store(pair[u], element[u], loaded[u]);
-    }
-  }
+/// A state's log-sum-exp (row_state.hpp). Without a low part the high one is loaded in its place: a branch would wait.
+__device__ inline double load_lse(const RowView<float, std::int64_t>& lse, const RowView<float, std::int64_t>& low,
+                                  std::int64_t b, std::int64_t r, std::int64_t h) {
+  const bool has_low = low.data != nullptr;
+  const double high = lse.at(b, r, h), rest = (has_low ? low : lse).at(b, r, h);
+  return has_low && high != -HUGE_VAL ? high + rest : high;
 }
 
 }  // namespace rotunda::cuda

@@ -37,9 +37,9 @@ struct RowSoftmax {
   /// Takes in this lane's logit; returns its weight, and in factor what the sums so far are to be multiplied by.
   __device__ double add(double logit, unsigned visible_row, bool visible, double* factor) {
     double most = visible ? logit : kMinusInfinity;
-    for (int step = kKeys / 2; step > 0; step /= 2) most = fmax(most, __shfl_xor_sync(0xffffffffU, most, step));
-    top = fmax(top, most);
-    const double greatest = fmax(max, most);
+    for (int step = kKeys / 2; step > 0; step /= 2) most = greater(most, __shfl_xor_sync(0xffffffffU, most, step));
+    top = greater(top, most);
+    const double greatest = fmax(max, most);  // a NaN is in the sum
     const double weight = visible ? exp(logit - base(greatest)) : 0;
     double total = weight;
     for (int step = kKeys / 2; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffU, total, step);
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardCall cal
   });
   if (call.max_logit == nullptr || threadIdx.x != 0) return;
   float top = -HUGE_VALF;
-  for (int r = 0; r < rows; ++r) top = fmaxf(top, shared.top[r]);
-  if (top > -HUGE_VALF) raise(call.max_logit + place.head, top);
+  for (int r = 0; r < rows; ++r) top = greater(top, shared.top[r]);
+  if (top != -HUGE_VALF) raise(call.max_logit + place.head, top);
 }
 
 }  // namespace

@@ -68,6 +68,7 @@ __device__ inline void store(const DeviceView& view, std::int64_t b, std::int64_
 }
 
 using cuda::clamp_edge;
+using cuda::greater;
 using cuda::raise;
 using cuda::widen;
 

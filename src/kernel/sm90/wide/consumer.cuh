@@ -322,7 +322,7 @@ class Consumer {
       ptx::pin(o_);
       const Tile tile = tiles_.known(n);
       store_state<T, kColumns>(call_, tile, place_, o_, reference_, sum_);
-      if (call_.max_logit != nullptr) raise_max_logit(call_, tile, top_);
+      if (call_.max_logit != nullptr) raise_max_logit(call_, tile, top_, sum_);
       top_ = kNothing;
     }
   }

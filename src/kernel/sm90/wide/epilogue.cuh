@@ -144,9 +144,17 @@ __device__ __forceinline__ void store_state(const ForwardCall& call, const Tile&
   }
 }
 
-/// The greatest S that the warp saw, scaled.
-__device__ __forceinline__ void raise_max_logit(const ForwardCall& call, const Tile& tile, float top) {
-  for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, step));
+/// A float's bits as an integer of the same order, NaN the greatest; the way back is the same.
+__device__ __forceinline__ int ordered(int bits) {
+  return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+/// The greatest S that the warp saw, scaled. Maxima pass over NaN, which the rows' sums have kept; so they have of an
+/// infinite S.
+__device__ __forceinline__ void raise_max_logit(const ForwardCall& call, const Tile& tile, float top,
+                                                const float (&sum)[2]) {
+  if (isnan(sum[0] + sum[1]) && top != HUGE_VALF) top = NAN;
+  top = __int_as_float(ordered(__reduce_max_sync(0xffffffffU, ordered(__float_as_int(top)))));
   if (threadIdx.x % 32 == 0 && top != kNothing) cuda::raise(call.max_logit + tile.head, top * call.scale);
 }
 
