@@ -15,7 +15,7 @@ __device__ void init_barriers(std::uint32_t base) {
     for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, arrivals);
   };
   constexpr int kWarps = kWarpgroup / 32;
-  constexpr int kTileReaders = 3;  // the loaders of keys, of values, and of queries
+  constexpr int kTileReaders = 3;  // the loaders of keys and of queries, the sweeper
   init(S::kKeysFull, kConsumers * kChunks, 1);
   init(S::kValuesFull, kValueSlabs, 1);
   init(S::kEdgeFull, kValueSlabs, 1);
@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int consumer = warp / 4 - 1;
   if (consumer < 0) {
     ptx::setmaxnreg_dec<kLoaderRegisters>();
-    if (warp == 0 && ptx::elect_lane()) load_keys<S, kChunks>(call, maps, memory);
-    if (warp == 1 && ptx::elect_lane()) load_values<S, kChunks>(call, maps, memory);
+    if (warp == 0 && ptx::elect_lane()) KeyLoader<S, kChunks>(call, maps, memory).run();
+    if (warp == 1 && ptx::elect_lane()) load_queries<S, kChunks>(call, maps, memory);
     if (warp == 2 && ptx::elect_lane()) Scheduler<S>(call, maps, memory).run();
-    if (warp == 3) load_queries_and_sweep_values<S, kChunks>(maps, memory);
+    if (warp == 3) sweep_values<S, kChunks>(memory);
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();
     constexpr int kFirst = (kChunks + 1) / 2 * kChunk, kSecond = kDim - kFirst;

@@ -108,7 +108,7 @@ class Scheduler {
            first + tile.high >= kTileKeys;
   }
 
-  /// A slot is free again when the loaders have said so (loaders.cuh).
+  /// A slot is free again when the loaders and the sweeper have said so (loaders.cuh).
   __device__ void put(const Tile& tile) {
     const int slot = put_ % kQueue;
     ptx::mbarrier_wait(base_ + S::kTileFree + 8 * slot, (put_ / kQueue & 1) ^ 1);
