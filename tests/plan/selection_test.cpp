@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "kernel/reference/reference_kernel.hpp"
+#include "plan/selection.hpp"
 #include "rotunda/info.hpp"
 #include "rotunda/plan.hpp"
 #include "support/error_test.hpp"
@@ -151,6 +153,22 @@ TEST(Selection, MixingTakesTheFasterPair) {
   const auto mixed = std::count_if(plan->refusals.begin(), plan->refusals.end(),
                                    [](const Refusal& r) { return r.what.find("a2a / p2p on") == 0; });
   EXPECT_GT(mixed, 0) << "pairs that were weighed are listed";
+}
+
+/// A direction whose calls are grouped by heads is weighed for itself, also where the other has nothing to weigh.
+TEST(Selection, PairsThatWereAskedForAreTaken) {
+  const Machine machine{"two GPUs", 5e14, 3e11, 1.5e-5, true, 3e12, 5e-5};
+  PlanOptions options;
+  options.shard = ShardKind::dual_chunk;
+  for (const ScheduleKind forward : {ScheduleKind::all_gather, ScheduleKind::a2a}) {
+    for (const bool turned : {false, true}) {
+      options.schedule = turned ? ScheduleKind::p2p : forward;
+      options.backward_schedule = turned ? forward : ScheduleKind::p2p;
+      const Choice choice = choose_schedule(parse_problem(kText), options, 2, reference_kernel(), Device{}, machine);
+      EXPECT_EQ(choice.forward.kind, options.schedule);
+      EXPECT_EQ(choice.backward.kind, options.backward_schedule);
+    }
+  }
 }
 
 /// Seconds of all_gather on two ranks of a machine that copies beside its work, with the keys in so many head groups.
