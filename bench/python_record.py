@@ -26,8 +26,17 @@ def describe(problem, ranks, **versions):
         "device": "cuda" if cuda else "cpu",
         "versions": found | versions,
         "date": time.strftime("%Y-%m-%d"),
-        "command": shlex.join([*launcher, *sys.argv]),
+        "command": shlex.join([*launcher, *without_json(sys.argv)]),
     }
+
+
+def without_json(arguments):
+    """Where a record goes is no part of it."""
+    kept = [x for x in arguments if not x.startswith("--json=")]
+    if "--json" in kept:
+        at = kept.index("--json")
+        del kept[at : at + 2]
+    return kept
 
 
 def keep(record, path):
