@@ -103,9 +103,8 @@ BoundBuffers::BoundBuffers(const Program& program, const Tensors& tensors, std::
 TensorView BoundBuffers::view(const Region& region) const {
   if (!region) return {};
   const TensorView& buffer = views_[static_cast<std::size_t>(region.buffer)];
-  const TensorView whole = region.packed_heads == 0
-                               ? buffer
-                               : workspace_view(program_.buffer(region), region.packed_heads, buffer.data);
+  const TensorView whole =
+      region.packed_heads == 0 ? buffer : workspace_view(program_.buffer(region), region.packed_heads, buffer.data);
   return whole.narrow_rows(region.row, region.rows).narrow_heads(region.head, region.heads);
 }
 

@@ -103,9 +103,7 @@ class ForwardBuilder {
       };
       keys_[i] = {own(Binding::k), own(Binding::v)};
     } else {
-      const auto slot = [&](Slots& slots) {
-        return narrow_rows(slots.next(b_, stage.item.kv.count), stage.k);
-      };
+      const auto slot = [&](Slots& slots) { return narrow_rows(slots.next(b_, stage.item.kv.count), stage.k); };
       keys_[i] = {slot(k_slots_), slot(v_slots_)};
     }
     b_.transfer_keys(i, stage, keys_[i].k, keys_[i].v, transfers);
