@@ -19,6 +19,9 @@ faster. ideal_same_kernel is the same kernel's time for the whole problem on one
 by their number. err is the error divided by the naive algorithm's, both against float64: at most 2 is right.
 """
 
+# Of records of a call's time on the host.
+HOST_COLUMNS = {"library_us": "library us", "python_us": "python us", "autograd_us": "autograd us"}
+
 
 def number(value, digits=3) -> str:
     return "–" if value is None else f"{value:.{digits}g}" if abs(value) < 100 else f"{value:.0f}"
@@ -27,19 +30,19 @@ def number(value, digits=3) -> str:
 def columns(records: list[dict]) -> list[str]:
     names = sorted({name for record in records for name in record.get("baselines") or {}})
     return ["problem", "ranks", "schedule", "kernel", "fwd ms", "bwd ms", "both ms", "fwd TFLOP/s", "bwd TFLOP/s",
-            "err", "exposed ms", "peak MiB"] + [f"{name} {part}" for name in names for part in ("fwd", "both")]
+            "err", "exposed ms", "peak MiB", *HOST_COLUMNS.values()] + [f"{name} {part}" for name in names for part in ("fwd", "both")]
 
 
 def row(record: dict, header: list[str]) -> list[str]:
-    schedule, back = record.get("schedule"), record.get("backward_schedule")
+    schedule, back = record.get("schedule") or "–", record.get("backward_schedule")
     errors = [ratio for ratio in (record.get("err_ratio") or {}).values() if ratio is not None]
     figures = [record.get(key) for key in ("fwd_ms", "bwd_ms", "both_ms", "fwd_tflops", "bwd_tflops")]
     peak = record.get("peak_bytes")
     figures += [max(errors, default=None), record.get("exposed_ms"), None if peak is None else peak / 2**20]
     graph = ", as a graph" if record.get("graph") else ""
     cells = [f"`{record['problem']}`", str(record["ranks"]),
-             (schedule if back in (None, schedule) else f"{schedule} / {back}") + graph, str(record.get("kernel"))]
-    cells += [number(figure) for figure in figures]
+             (schedule if back in (None, schedule) else f"{schedule} / {back}") + graph, record.get("kernel") or "–"]
+    cells += [number(figure) for figure in figures] + [number(record.get(key)) for key in HOST_COLUMNS]
     for column in header[len(cells):]:
         name, part = column.rsplit(" ", 1)
         cells.append(number((record.get("baselines") or {}).get(name, {}).get(part)))
