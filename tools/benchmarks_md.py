@@ -30,7 +30,8 @@ def number(value, digits=3) -> str:
 def columns(records: list[dict]) -> list[str]:
     names = sorted({name for record in records for name in record.get("baselines") or {}})
     return ["problem", "ranks", "schedule", "kernel", "fwd ms", "bwd ms", "both ms", "fwd TFLOP/s", "bwd TFLOP/s",
-            "err", "exposed ms", "peak MiB", *HOST_COLUMNS.values()] + [f"{name} {part}" for name in names for part in ("fwd", "both")]
+            "err", "exposed ms", "peak MiB", *HOST_COLUMNS.values(),
+            *(f"{name} {part}" for name in names for part in ("fwd", "both"))]
 
 
 def row(record: dict, header: list[str]) -> list[str]:
