@@ -1,5 +1,6 @@
 # Options, and the compiler flags that every target of the project shares.
 option(ROTUNDA_TESTS "Build the tests and the examples" ON)
+option(ROTUNDA_BATCHES "Compile the tests and the command line in batches of sources: soon from nothing, later after a change" ON)
 option(ROTUNDA_WERROR "Treat warnings as errors (for compilers that the project is tested with)" OFF)
 option(ROTUNDA_BENCH "Build the micro-benchmarks (Google Benchmark)" OFF)
 option(ROTUNDA_FUZZ "Build the fuzz targets (clang only)" OFF)
@@ -92,6 +93,15 @@ endif()
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-subobject-linkage)  # takes sources that a batch includes for headers
 endif()
+# rotunda_in_batches(TARGET): several of its sources are compiled at once, since most of a source's time is its headers'.
+function(rotunda_in_batches target)
+  if(ROTUNDA_BATCHES AND NOT CMAKE_UNITY_BUILD)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+    endif()
+  endif()
+endfunction()
 if(ROTUNDA_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
