@@ -215,6 +215,32 @@ TEST_F(CudaElementwise, FinishWithSink) {
   }
 }
 
+TEST_F(CudaElementwise, FinishWithSinksThatAreNotFinite) {
+  // Sinks by head: NaN, both infinities. Row 1 sees nothing: its out is 0 whatever the sink.
+  const Form form{Layout::bshd, 1, 3, 3, 64};
+  const Mirror acc(device, DType::fp32, form), out(device, DType::bf16, form);
+  const Mirror lse = testing::row_mirror(device, form);
+  const Mirror sink(device, DType::fp32, {.h = 3});
+  acc.randomize(1);
+  lse.randomize(2);
+  const double sinks[] = {testing::kNaN, HUGE_VAL, -HUGE_VAL};
+  for (std::int64_t head = 0; head < 3; ++head) {
+    testing::write(sink.host(), 0, 0, head, 0, sinks[head]);
+    testing::write(lse.host(), 0, 1, head, 0, -HUGE_VAL);
+    testing::fill(acc.host().narrow_rows(1, 1), 0);
+  }
+  for (const Mirror* each : {&acc, &lse, &sink}) each->upload(stream());
+  const std::vector<RowSpan> rows = {{0, 0, 3}};
+  const testing::DeviceList<RowSpan> list(device, rows, stream());
+  cuda::finish_with_sink({acc.device(), lse.device(), {}}, out.device(), sink.device(), {rows, list.data()}, stream());
+  host->finish_with_sink({acc.host(), lse.host(), {}}, out.host(), sink.host(), {rows, nullptr});
+  out.fetch(stream());
+  lse.fetch(stream());
+  expect_equal(lse.fetched(), lse.host(), 1e-6, 1e-6);
+  expect_equal(out.fetched(), out.host(), testing::rounding(DType::bf16), 1e-7);
+  for (std::int64_t head = 0; head < 3; ++head) EXPECT_EQ(testing::read(out.fetched(), 0, 1, head, 63), 0) << head;
+}
+
 TEST_F(CudaElementwise, FinishTakesManySpans) {
   const Form form{Layout::bhsd, 2, 300, 3, 40};
   std::vector<RowSpan> rows;  // every third row of one batch entry, all of the other in two that overlap

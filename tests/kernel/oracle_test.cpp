@@ -80,10 +80,15 @@ TEST(Oracle, TwoKeysByHand) {
   }
 }
 
-TEST(Oracle, SinkByHand) {
-  const Problem problem = parse_problem(
+/// A row that sees nothing but the sink, rows with one key and two, and padding.
+Problem sink_problem() {
+  return parse_problem(
       "dtype=fp32 b=2 s_q=2 s_k=2 h_q=1 d=1 mask=causal_bottom_right lens_q=2,1 lens_k=1,2 scale=1 "
       "sink=learnable max_logit=1 grad=1");
+}
+
+TEST(Oracle, SinkByHand) {
+  const Problem problem = sink_problem();
   ProblemTensors tensors(problem, {.sink = {static_cast<float>(kLn3)}});
   testing::fill(tensors.views().q, 0);
   testing::fill(tensors.views().k, 0);
@@ -97,6 +102,46 @@ TEST(Oracle, SinkByHand) {
   // -Σ exp(sink - lse)·delta, delta = 0, 2, 32/5
   expect_values(result.exact.dsink, {-(3.0 / 4 * 2 + 3.0 / 5 * 32.0 / 5)});
   expect_values(result.exact.dv, {1.0 / 4, 0, 2.0 / 5, 2.0 / 5});
+}
+
+TEST(Oracle, ASinkOfInfinityTakesAllTheWeight) {
+  const Problem problem = sink_problem();
+  ProblemTensors tensors(problem, {.seed = 6, .sink = {INFINITY}});
+  const OracleResult result = oracle(problem, tensors.views(), 1);
+  for (const Answers* answers : {&result.exact, &result.naive}) {
+    expect_values(answers->out, {0, 0, 0, 0});
+    expect_values(answers->lse, {INFINITY, INFINITY, INFINITY, -INFINITY});
+    for (const auto field : {&Answers::dq, &Answers::dk, &Answers::dv}) expect_values(answers->*field, {0, 0, 0, 0});
+    expect_values(answers->dsink, {0});
+  }
+  for (const double floor : {result.floors.out, result.floors.dq, result.floors.dk, result.floors.dv}) {
+    EXPECT_EQ(floor, 0);
+  }
+  EXPECT_EQ(result.floors.dsink, 0);
+}
+
+TEST(Oracle, ASinkOfMinusInfinityIsNone) {
+  const Problem problem = sink_problem();
+  ProblemTensors tensors(problem, {.seed = 6, .sink = {-INFINITY}});
+  expect_values(oracle(problem, tensors.views(), 1).exact.dsink, {0});
+}
+
+/// Rows that see no key keep out = 0 and dq = 0; their lse is the sink's.
+TEST(Oracle, ANaNSinkMarksWhatItHasAShareIn) {
+  const Problem problem = sink_problem();
+  ProblemTensors tensors(problem, {.seed = 6, .sink = {static_cast<float>(kNaN)}});
+  const Answers exact = oracle(problem, tensors.views(), 1).exact;
+  const auto is_nan = [](const std::vector<double>& values) {
+    std::vector<bool> result;
+    for (const double value : values) result.push_back(std::isnan(value));
+    return result;
+  };
+  EXPECT_EQ(is_nan(exact.out), (std::vector<bool>{false, true, true, false}));
+  EXPECT_EQ(is_nan(exact.dq), (std::vector<bool>{false, true, true, false}));
+  EXPECT_EQ(is_nan(exact.lse), (std::vector<bool>{true, true, true, false}));
+  EXPECT_EQ(is_nan(exact.dsink), (std::vector<bool>{true}));
+  EXPECT_EQ(exact.out[0], 0);
+  EXPECT_EQ(exact.dq[0], 0);
 }
 
 TEST(Oracle, ZeroSinkIsOneMoreLogit) {

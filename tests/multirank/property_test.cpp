@@ -133,26 +133,49 @@ TEST(Extremes, ASinkMayBeMinusInfinity) {
   }
 }
 
-/// All that a head's sink has a share in is NaN, and nothing of the other head's.
+/// A sink of infinity takes all the weight: what keys give is 0, on every schedule.
+TEST(Extremes, ASinkMayBeInfinity) {
+  const Problem problem =
+      parse_problem("dtype=fp32 s_q=19 s_k=11 h_q=2 d=8 mask=causal_bottom_right sink=learnable grad=1");
+  ProblemTensors tensors(problem);
+  *tensors.views().sink.at<float>(0, 0, 0) = std::numeric_limits<float>::infinity();
+  const OracleResult want = oracle(problem, tensors.views(), 1);
+  for (const ScheduleKind schedule : kScheduleKinds) {
+    DistributedOptions options;
+    options.ranks = 3;
+    options.plan.schedule = schedule;
+    run_distributed(problem, options, tensors.views());
+    const Tensors& t = tensors.views();
+    EXPECT_EQ(read(t.out, 0, 18, 0), 0) << to_string(schedule);
+    EXPECT_EQ(read(t.lse, 0, 18, 0), HUGE_VAL) << to_string(schedule);
+    EXPECT_EQ(misses(problem, want, t), "") << to_string(schedule);
+  }
+}
+
+/// All that a head's sink has a share in is NaN, and nothing of the other head's. Rows without a key keep out = 0.
 TEST(Extremes, ANaNSinkReachesItsHeadAlone) {
   const Problem problem =
       parse_problem("dtype=fp32 s_q=19 s_k=11 h_q=2 d=8 mask=causal_bottom_right sink=learnable grad=1");
-  for (const int ranks : {1, 3}) {
-    ProblemTensors tensors(problem);
-    *tensors.views().sink.at<float>(0, 0, 0) = std::numeric_limits<float>::quiet_NaN();
-    const OracleResult want = oracle(problem, tensors.views(), 1);
-    DistributedOptions options;
-    options.ranks = ranks;
-    run_distributed(problem, options, tensors.views());
-    const Tensors& t = tensors.views();
-    for (int row = 0; row < 19; ++row) {  // the first eight see no key
-      EXPECT_TRUE(std::isnan(read(t.lse, 0, row, 0))) << row;
-      EXPECT_TRUE(std::isnan(read(t.out, 0, row, 0))) << row;
-      EXPECT_TRUE(row < 8 || std::isnan(read(t.dq, 0, row, 0))) << row;
+  ProblemTensors tensors(problem);
+  *tensors.views().sink.at<float>(0, 0, 0) = std::numeric_limits<float>::quiet_NaN();
+  const OracleResult want = oracle(problem, tensors.views(), 1);
+  for (const ScheduleKind schedule : kScheduleKinds) {
+    for (const int ranks : {1, 2, 3}) {
+      SCOPED_TRACE(fmt::format("{} on {}", to_string(schedule), ranks));
+      DistributedOptions options;
+      options.ranks = ranks;
+      options.plan.schedule = schedule;
+      run_distributed(problem, options, tensors.views());
+      const Tensors& t = tensors.views();
+      for (int row = 0; row < 19; ++row) {  // the first eight see no key
+        EXPECT_TRUE(std::isnan(read(t.lse, 0, row, 0))) << row;
+        EXPECT_EQ(std::isnan(read(t.out, 0, row, 0)), row >= 8) << row;
+        EXPECT_EQ(std::isnan(read(t.dq, 0, row, 0)), row >= 8) << row;
+      }
+      EXPECT_TRUE(std::isnan(read(t.dk, 0, 3, 0)) && std::isnan(read(t.dv, 0, 3, 0)) &&
+                  std::isnan(read(t.dsink, 0, 0, 0)));
+      EXPECT_EQ(misses(problem, want, t), "");  // rows without a key, and the other head's
     }
-    EXPECT_TRUE(std::isnan(read(t.dk, 0, 3, 0)) && std::isnan(read(t.dv, 0, 3, 0)) &&
-                std::isnan(read(t.dsink, 0, 0, 0)));
-    EXPECT_EQ(misses(problem, want, t), "") << ranks;  // the other head's
   }
 }
 

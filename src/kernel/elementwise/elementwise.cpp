@@ -41,9 +41,10 @@ double log_add(double a, double b) {
   return high + std::log1p(std::exp(std::min(a, b) - high));
 }
 
-/// exp(a) / exp(whole), also where both are the same infinity.
+/// exp(a) / exp(whole), also where both are the same infinity. Of -inf it is nothing, whatever else the whole is.
 double share(double a, double whole) {
-  return a == whole ? 1 : std::exp(a - whole);
+  if (a == whole) return 1;
+  return a == -std::numeric_limits<double>::infinity() ? 0 : std::exp(a - whole);
 }
 
 /// Calls body(batch, row) for the rows of the spans.

@@ -42,7 +42,8 @@ class Elementwise {
   /// dP - delta is exactly 0.
   virtual void row_dot(const TensorView& out, const TensorView& dout, const TensorView& delta) const = 0;
   /// out = acc in out's dtype; rows in `rows` take the sink in: with lse' = log(exp(lse + lse_low) + exp(sink)),
-  /// out = acc·exp(lse + lse_low - lse') and lse = lse'. sink: fp32 [1, 1, heads of the views, 1], without data: 0.
+  /// out = acc·exp(lse + lse_low - lse') and lse = lse'. A row whose lse is -inf sees nothing: its out is 0 whatever
+  /// the sink, also where that is NaN. sink: fp32 [1, 1, heads of the views, 1], without data: 0.
   virtual void finish_with_sink(const RowState& state, const TensorView& out, const TensorView& sink,
                                 const RowList& rows) const = 0;
   /// lse = sink for `rows`.

@@ -16,14 +16,15 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 /// log(exp(a) + exp(b))
 double log_add(double a, double b) {
   const double top = std::max(a, b);
-  if (top == kMinusInfinity) return top;
+  if (std::isinf(top)) return top;
   return top + std::log(std::exp(a - top) + std::exp(b - top));
 }
 
-/// exp(logit - lse), the weight of a key; an lse of -inf (every logit overflowed in the naive algorithm) gives 0.
+/// exp(logit - lse), the weight of a key; an lse of -inf (every logit overflowed in the naive algorithm) gives 0, as
+/// does one of +inf (the sink's).
 template <class Real>
 Real weight(Real logit, double lse) {
-  return std::exp(logit - (std::isfinite(lse) ? static_cast<Real>(lse) : Real(0)));
+  return std::exp(logit - (lse == kMinusInfinity ? Real(0) : static_cast<Real>(lse)));
 }
 
 }  // namespace
@@ -75,10 +76,8 @@ Group<Arithmetic>::Group(const GroupTask& task, Answers& answers) : task_(task),
     one.noise.assign(rows, {});
     one.hurt.assign(rows, 0);
     one.hurt_gradients.assign(rows, 0);
-    if (!sink_is_sick(member)) continue;
-    any_sick_ = true;
-    one.hurt.assign(task_.real.begin(), task_.real.end());
-    one.hurt_gradients = one.hurt;
+    one.sick_sink = sink_is_sick(member);
+    any_sick_ = any_sick_ || one.sick_sink;
   }
 }
 
@@ -133,11 +132,11 @@ void Group<Arithmetic>::softmax(Member& one, double sink, Range rows, const Runs
   });
   std::vector<double> sum(static_cast<std::size_t>(rows.size()), 0.0);
   const auto first = static_cast<std::size_t>(rows.begin);
-  each([&](std::size_t row, Real& s, Real&) { sum[row - first] += static_cast<double>(weight(s, one.top[row])); });
+  const auto base = [&](std::size_t row) { return std::isfinite(one.top[row]) ? one.top[row] : 0; };
+  each([&](std::size_t row, Real& s, Real&) { sum[row - first] += static_cast<double>(weight(s, base(row))); });
   for (std::size_t i = 0; i < sum.size(); ++i) {
     const std::size_t row = first + i;
-    const double base = std::isfinite(one.top[row]) ? one.top[row] : 0;
-    if (task_.real[row] != 0) one.lse[row] = log_add(base + std::log(sum[i]), sink);
+    if (task_.real[row] != 0) one.lse[row] = log_add(base(row) + std::log(sum[i]), sink);
   }
   each([&](std::size_t row, Real& s, Real& p) { p = Arithmetic::round(weight(s, one.lse[row])); });
 }
@@ -177,7 +176,7 @@ template <class Arithmetic>
 void Group<Arithmetic>::find_hurt(Member& one, const Runs& runs) {
   for (const Run& run : runs.list) {
     const auto row = static_cast<std::size_t>(run.row);
-    bool hurt = one.q.sick[row] != 0;
+    bool hurt = one.q.sick[row] != 0 || one.sick_sink;
     for (auto key = static_cast<std::size_t>(run.begin); key < static_cast<std::size_t>(run.end); ++key) {
       hurt = hurt || k_.sick[key] != 0 || v_.sick[key] != 0;
     }
@@ -196,7 +195,8 @@ void Group<Arithmetic>::write_rows(int member, Range rows, const BlockScratch<Re
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<std::size_t>(rows.begin + i);
     const std::int64_t at = (task_.b * p.s_q + rows.begin + i) * p.h_q + task_.q_head(member);
-    answers_.lse[static_cast<std::size_t>(at)] = one.hurt[row] != 0 ? kNaN : one.lse[row];
+    const bool lse_is_hurt = one.hurt[row] != 0 || (one.sick_sink && task_.real[row] != 0);
+    answers_.lse[static_cast<std::size_t>(at)] = lse_is_hurt ? kNaN : one.lse[row];
     write(x.out.row(i), p.d_v, one.hurt[row] != 0, answers_.out.data() + at * p.d_v);
     if (p.grad) write(x.dq.row(i), p.d, one.hurt_gradients[row] != 0, answers_.dq.data() + at * p.d);
   }
@@ -212,6 +212,7 @@ void Group<Arithmetic>::finish_heads(ErrorFloors& floors) {
     for (std::size_t row = 0; row < one.lse.size(); ++row) {
       answers_.max_logit[head] = std::max(answers_.max_logit[head], one.top[row]);
       if (!has_sink() || task_.real[row] == 0) continue;
+      if (std::isinf(sink(member)) && one.lse[row] == sink(member)) continue;  // out is 0, and so is delta
       const double share = std::exp(sink(member) - one.lse[row]);
       dsink -= share * one.delta[row];
       // out is rounded to the dtype in delta, and lse to fp32 in the share.
@@ -221,11 +222,12 @@ void Group<Arithmetic>::finish_heads(ErrorFloors& floors) {
     }
     if (p.grad) answers_.dsink[head] += dsink;
     floors.dsink = std::max(floors.dsink, std::sqrt(variance));
-    const auto any = [](const std::vector<char>& flags) {
+    const auto any = [](std::span<const char> flags) {
       return std::find(flags.begin(), flags.end(), 1) != flags.end();
     };
     if (any(one.hurt)) answers_.max_logit[head] = kNaN;
-    if (p.grad && any(one.hurt_gradients)) answers_.dsink[head] = kNaN;
+    const bool dsink_is_hurt = any(one.hurt_gradients) || (one.sick_sink && any(task_.real));
+    if (p.grad && dsink_is_hurt) answers_.dsink[head] = kNaN;
   }
 }
 

@@ -74,6 +74,7 @@ class Group {
     std::vector<double> delta_spread;        ///< by row: sqrt(Σ (dout·out)²)
     std::vector<Noise> noise;                ///< by row
     std::vector<char> hurt, hurt_gradients;  ///< by row: depends on something sick
+    bool sick_sink = false;                  ///< NaN: hurts the lse of every real row, and all else of rows with a key
   };
 
   [[nodiscard]] bool has_sink() const { return task_.problem.sink != Sink::none; }

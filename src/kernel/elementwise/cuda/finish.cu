@@ -1,4 +1,5 @@
 // finish_with_sink: the final rows with the sink's share taken out.
+#include <cmath>
 #include <cstddef>
 
 #include "kernel/elementwise/cuda/operations.hpp"
@@ -56,7 +57,8 @@ __global__ void __launch_bounds__(kPairThreads, 8)
         const double without = load_lse(args.lse, args.low, b, row, head);
         const double sink = args.sink.data == nullptr ? 0 : args.sink.at(b, row, head);
         const double with_sink = log_add(without, sink);
-        if (without != with_sink) own_factor = static_cast<float>(exp(without - with_sink));  // not equal infinities
+        const double loss = without == -HUGE_VAL ? without : without - with_sink;  // the sink may be NaN
+        if (without != with_sink) own_factor = static_cast<float>(exp(loss));      // not equal infinities
         args.lse.at(b, row, head) = static_cast<float>(with_sink);
       },
       [&](bool exists, int pair, int element, const Vector<float, V>& loaded) {
