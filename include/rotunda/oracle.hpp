@@ -39,11 +39,11 @@ struct OracleResult {
 
 /// How one tensor did. ratio = error / max(naive error, floor): at most 2 passes. lse and max_logit: ratio is error /
 /// (1e-5·max(1, |answer|)) and at most 1 passes. misplaced counts infinities that differ and values that are not
-/// finite where the answer is.
+/// finite where the answer is; skipped those that are not compared, for the answer is NaN.
 struct Grade {
   std::string tensor;
   double error = 0, naive_error = 0, ratio = 0, bar = 2;
-  std::int64_t misplaced = 0;
+  std::int64_t misplaced = 0, skipped = 0;
   [[nodiscard]] bool passed() const { return misplaced == 0 && ratio <= bar; }
 };
 

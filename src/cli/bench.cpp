@@ -199,7 +199,7 @@ int bench(const Options& options) {
 
   Record record = record_of(name_of(problem, setup.ranks), inputs.problem_text, options, session.reports());
   record.times = times[0];
-  record.err_ratio = err_ratios(check.grades);
+  add_grades(record, check.grades);
   record.verified = check.scaled;
   record.graph = options.graph;
   add_rates(record, problem);

@@ -154,7 +154,7 @@ void append_records(const Options& options, const Tour& tour) {
   std::vector<nlohmann::ordered_json> records;
   for (const Outcome& outcome : tour.outcomes()) {
     Record record = record_of("demo", tour.inputs().problem_text, options, outcome.reports);
-    record.err_ratio = err_ratios(outcome.grades);
+    add_grades(record, outcome.grades);
     records.push_back(to_json(record));
   }
   append_json(options.json, records);

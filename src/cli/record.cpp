@@ -56,10 +56,11 @@ Record record_of(const std::string& name, const std::string& problem, const Opti
   return record;
 }
 
-std::map<std::string, double> err_ratios(const std::vector<Grade>& grades) {
-  std::map<std::string, double> ratios;
-  for (const Grade& each : grades) ratios[each.tensor] = each.ratio;
-  return ratios;
+void add_grades(Record& record, const std::vector<Grade>& grades) {
+  for (const Grade& each : grades) {
+    record.err_ratio[each.tensor] = each.ratio;
+    if (each.skipped > 0) record.skipped[each.tensor] = each.skipped;
+  }
 }
 
 ordered_json to_json(const Record& record) {
@@ -90,6 +91,7 @@ ordered_json to_json(const Record& record) {
                     {"exposed_ms", std::stod(fmt::format("{:.5g}", record.exposed_ms))},
                     {"err_ratio", errors},
                     {"baselines", baselines}};
+  if (!record.skipped.empty()) json["skipped"] = record.skipped;
   if (!record.verified.empty()) json["verified"] = record.verified;
   if (record.graph) json["graph"] = true;
   return json;

@@ -35,7 +35,8 @@ struct Record {
   std::int64_t peak_bytes = 0;
   double exposed_ms = 0;
   std::map<std::string, double> err_ratio;
-  std::string verified;  ///< the problem that err_ratio belongs to, where it is not `problem`
+  std::map<std::string, std::int64_t> skipped;  ///< by tensor: elements not compared, for their true value is NaN
+  std::string verified;                         ///< the problem that err_ratio belongs to, where it is not `problem`
   std::map<std::string, Ratios> baselines;
   bool graph = false;  ///< times are those of CUDA graphs
 };
@@ -43,8 +44,8 @@ struct Record {
 /// What a session did, without times.
 [[nodiscard]] Record record_of(const std::string& name, const std::string& problem, const Options& options,
                                const std::vector<RankReport>& reports);
-/// error ÷ naive error by tensor.
-[[nodiscard]] std::map<std::string, double> err_ratios(const std::vector<Grade>& grades);
+/// error ÷ naive error by tensor, and what was skipped.
+void add_grades(Record& record, const std::vector<Grade>& grades);
 
 /// The fields in the contract's order; figures that were not measured are null.
 [[nodiscard]] nlohmann::ordered_json to_json(const Record& record);

@@ -16,6 +16,16 @@ double oracle_flops(const Problem& problem) {
   return forward_flops(problem) * (problem.grad ? 1 + kBackwardFlops : 1);
 }
 
+/// What was not compared, or nothing.
+std::string skipped_text(const std::vector<Grade>& grades) {
+  std::string list;
+  for (const Grade& each : grades) {
+    if (each.skipped > 0)
+      list += fmt::format("{}{} of {}", list.empty() ? "" : ", ", grouped(each.skipped), each.tensor);
+  }
+  return list.empty() ? "" : fmt::format("not compared, for the true value is NaN: {}\n", list);
+}
+
 }  // namespace
 
 bool Verification::passed() const {
@@ -53,7 +63,7 @@ std::string grades_text(const std::vector<Grade>& grades) {
                each.passed() ? "ok" : "FAILED"});
   }
   const char* note = "* naive is luckier than its roundings allow: measured against those (docs/accuracy.md)\n";
-  return table.text() + (lucky ? note : "");
+  return table.text() + (lucky ? note : "") + skipped_text(grades);
 }
 
 std::optional<Problem> affordable(const Problem& problem, double most_flops) {

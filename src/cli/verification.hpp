@@ -20,7 +20,7 @@ struct Verification {
 };
 [[nodiscard]] Verification verify_inputs(const Options& options, const Inputs& inputs);
 
-/// One line a tensor: error, naive error, ratio, allowed, verdict.
+/// One line a tensor: error, naive error, ratio, allowed, verdict; then how many elements were not compared.
 [[nodiscard]] std::string grades_text(const std::vector<Grade>& grades);
 
 /// The problem itself, where the oracle can afford it, or the same kind of problem with lengths, windows, offsets and

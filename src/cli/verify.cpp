@@ -17,7 +17,7 @@ int verify(const Options& options) {
   if (options.is_first() && !options.trace.empty()) write_trace(options.trace, result.reports);
   if (options.is_first() && !options.json.empty()) {
     Record record = record_of("verify", inputs.problem_text, options, result.reports);
-    record.err_ratio = err_ratios(result.grades);
+    add_grades(record, result.grades);
     append_json(options.json, {to_json(record)});
   }
   return result.passed() ? 0 : 1;

@@ -8,6 +8,7 @@
 #include "cli/atomic_file.hpp"
 #include "cli/table.hpp"
 #include "cli/timing.hpp"
+#include "cli/verification.hpp"
 #include "support/error_test.hpp"
 
 namespace rotunda::cli {
@@ -63,6 +64,18 @@ TEST(Record, HasTheContractsFieldsInOrder) {
   EXPECT_EQ(json["baselines"]["ideal"]["fwd"], 1.5);
   EXPECT_TRUE(json["baselines"]["ideal"]["bwd"].is_null());
   EXPECT_EQ(json["date"].get<std::string>().size(), 10U);
+}
+
+TEST(Record, TellsWhatWasNotCompared) {
+  Record record;
+  add_grades(record, {{.tensor = "out", .ratio = 0.5, .skipped = 8}, {.tensor = "lse", .ratio = 0.25}});
+  const auto json = to_json(record);
+  EXPECT_EQ(json["err_ratio"]["lse"], 0.25);
+  EXPECT_EQ(json["skipped"].dump(), R"({"out":8})");
+  EXPECT_NE(grades_text({{.tensor = "out", .skipped = 8}, {.tensor = "lse"}, {.tensor = "dq", .skipped = 1234}})
+                .find("not compared, for the true value is NaN: 8 of out, 1,234 of dq\n"),
+            std::string::npos);
+  EXPECT_EQ(grades_text({{.tensor = "out"}}).find("not compared"), std::string::npos);
 }
 
 TEST(Record, FlopsAreThoseOfVisiblePairs) {

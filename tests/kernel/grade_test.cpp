@@ -114,6 +114,9 @@ TEST(Grade, SkipsWhatIsUndefinedAndWhatIsAbsent) {
   const OracleResult want = oracle(problem, driver.tensors(), 1);
   testing::fill(driver.tensors().out.narrow_rows(3, 1), 1e30);
   testing::expect_right(driver, want);
+  const std::vector<Grade> grades = grade(problem, want, driver.tensors());
+  EXPECT_EQ(grades.at(0).skipped, 8) << "out of the row that sees the NaN";
+  EXPECT_EQ(grades.at(1).skipped, 1) << "its lse";
   driver.tensors().lse.data = nullptr;
   EXPECT_EQ(grade(problem, want, driver.tensors()).size(), 1U);
 }

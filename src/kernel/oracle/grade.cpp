@@ -38,23 +38,23 @@ void for_each_value(const TensorView& view, Body&& body) {
 }
 
 /// Walks an answer and what was got together: body(index, exact, got) where both are finite. An exact NaN is undefined
-/// and not compared; counts what is misplaced.
+/// and not compared. Counts what is skipped and what is misplaced.
 template <class Body>
-std::int64_t compare(const std::vector<double>& exact, const TensorView& got, Body&& body) {
-  std::int64_t misplaced = 0;
+void compare(const std::vector<double>& exact, const TensorView& got, Grade& grade, Body&& body) {
   for_each_value(got, [&](std::size_t i, double value) {
     if (std::isfinite(exact[i]) && std::isfinite(value)) {
       body(i, exact[i], value);
-    } else if (!std::isnan(exact[i]) && exact[i] != value) {
-      ++misplaced;
+    } else if (std::isnan(exact[i])) {
+      ++grade.skipped;
+    } else if (exact[i] != value) {
+      ++grade.misplaced;
     }
   });
-  return misplaced;
 }
 
 Grade grade_logits(const char* name, const std::vector<double>& exact, const TensorView& got) {
   Grade grade{.tensor = name, .bar = 1};
-  grade.misplaced = compare(exact, got, [&](std::size_t, double want, double value) {
+  compare(exact, got, grade, [&](std::size_t, double want, double value) {
     const double error = std::abs(want - value);
     grade.error = std::max(grade.error, error);
     grade.ratio = std::max(grade.ratio, error / (1e-5 * std::max(1.0, std::abs(want))));
@@ -68,7 +68,7 @@ Grade grade_sums(const char* name, DType dtype, const std::vector<double>& exact
                  double terms, const TensorView& got) {
   Grade grade{.tensor = name};
   double size = 0;
-  grade.misplaced = compare(exact, got, [&](std::size_t i, double want, double value) {
+  compare(exact, got, grade, [&](std::size_t i, double want, double value) {
     grade.error = std::max(grade.error, std::abs(want - value));
     size = std::max(size, std::abs(want));
     // Where the naive algorithm overflows it sets no bar.
