@@ -143,6 +143,17 @@ void require_writable(const std::string& path) {
   }
 }
 
+bool name_same_file(const std::string& a, const std::string& b) {
+  std::error_code none;
+  if (fs::equivalent(a, b, none)) return true;
+  const auto place = [&](const std::string& path) {
+    const fs::path file = fs::absolute(target_of(path).path).lexically_normal();
+    const fs::path resolved = fs::weakly_canonical(file, none);
+    return resolved.empty() ? file : resolved;
+  };
+  return place(a) == place(b);
+}
+
 std::string read_text(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) fail(ErrorKind::bad_input, "cannot read {}: {}", path, std::strerror(errno));

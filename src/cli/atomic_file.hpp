@@ -48,6 +48,10 @@ class FolderLock {
 /// @throws Error bad_input
 void require_writable(const std::string& path);
 
+/// Whether two paths lead to one file, whether or not it is there yet. @throws Error bad_input where links go in
+/// circles
+[[nodiscard]] bool name_same_file(const std::string& a, const std::string& b);
+
 /// The whole of a text file. @throws Error bad_input
 [[nodiscard]] std::string read_text(const std::string& path);
 

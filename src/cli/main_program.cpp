@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <map>
 #include <new>
 #include <sstream>
 #include <stdexcept>
@@ -21,8 +20,6 @@
 
 namespace rotunda::cli {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// The command for records: quoted where a shell needs it, without --json.
 std::string command_line(const std::vector<std::string>& arguments) {
@@ -55,17 +52,40 @@ int dispatch(const Options& options) {
   fail(ErrorKind::internal, "a command is missing from the table");
 }
 
-/// What can't be written is said before the work, not after it.
+struct NamedFile {
+  const char* flag;
+  std::string path;
+};
+
+/// Files that are read, those that are there.
+std::vector<NamedFile> inputs_of(const Options& options) {
+  std::vector<NamedFile> inputs{{"--in", options.in}, {"--cluster", options.cluster}};
+  if (options.problem.starts_with('@')) inputs.push_back({"--problem", options.problem.substr(1)});
+  std::error_code none;
+  std::erase_if(inputs, [&](const NamedFile& each) { return !std::filesystem::exists(each.path, none); });
+  return inputs;
+}
+
+/// What can't be written, or would be written over what is read, is said before the work, not after it.
 void check_outputs(const Options& options) {
-  std::map<fs::path, const char*> flags;
-  for (const auto& [flag, path] : {std::pair{"--out", &options.out},
-                                   {"--json", &options.json},
-                                   {"--trace", &options.trace},
-                                   {"--svg", &options.svg}}) {
-    if (path->empty()) continue;
-    require_writable(*path);
-    const auto [found, added] = flags.try_emplace(fs::absolute(*path).lexically_normal(), flag);
-    if (!added) fail(ErrorKind::bad_input, "{} and {} both name {}; name two files", found->second, flag, *path);
+  const std::vector<NamedFile> inputs = inputs_of(options);
+  std::vector<NamedFile> outputs;
+  for (const NamedFile& output : {NamedFile{"--out", options.out},
+                                  {"--json", options.json},
+                                  {"--trace", options.trace},
+                                  {"--svg", options.svg}}) {
+    if (output.path.empty()) continue;
+    require_writable(output.path);
+    for (const NamedFile& input : inputs) {
+      if (!name_same_file(input.path, output.path)) continue;
+      fail(ErrorKind::bad_input, "{} and {} both name {}, which would be written over; name another file to write",
+           input.flag, output.flag, output.path);
+    }
+    for (const NamedFile& other : outputs) {
+      if (!name_same_file(other.path, output.path)) continue;
+      fail(ErrorKind::bad_input, "{} and {} both name {}; name two files", other.flag, output.flag, output.path);
+    }
+    outputs.push_back(output);
   }
   if (!options.json.empty()) (void)json_array(options.json);
 }

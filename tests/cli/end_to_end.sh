@@ -174,6 +174,20 @@ wait
 ln -s loop loop
 expect 2 "cannot write loop: Too many levels of symbolic links" run --in "$data/minilm_packed.safetensors" --out loop
 expect 2 "both name ./same.json" run --in "$data/minilm_packed.safetensors" --out same.json --trace ./same.json
+mkdir real && ln -s real folder && ln "$work/target.json" hard.json && ln -s gone.json dangling.json
+expect 2 "both name folder/new.json" run --in "$data/minilm_packed.safetensors" --out real/new.json --trace folder/new.json
+expect 2 "both name hard.json" verify --problem "$small" --trace target.json --json hard.json
+expect 2 "both name gone.json" verify --problem "$small" --trace dangling.json --json gone.json
+# What is read is never written over.
+cp "$data/minilm_packed.safetensors" in.safetensors
+ln -s in.safetensors in.link
+for output in --out --trace --json; do
+  expect 2 "--in and $output both name in.link, which would be written over" run --in ./in.safetensors $output in.link
+done
+echo '{"s_q": 8, "h_q": 2, "d": 8}' > problem.json
+expect 2 "--problem and --svg both name ./problem.json" explain --problem @problem.json --svg ./problem.json
+expect 2 "--cluster and --json both name slow.json" plan --problem "$small" --cluster ./slow.json --json slow.json
+cmp -s in.safetensors "$data/minilm_packed.safetensors" || fail "an input was written over"
 [[ -e /dev/full ]] && { "$rotunda" --help > /dev/full 2> err.txt; [[ $? == 2 ]] || fail "--help to a full disk: status $?"; }
 
 # What a signal or a limit ends leaves no file behind, whole or in part.
