@@ -34,8 +34,14 @@ std::chrono::milliseconds seconds(std::string_view flag, const std::string& text
 std::optional<Problem> problem_of(const Options& options) {
   if (options.problem.empty()) return std::nullopt;
   if (options.problem == "@") fail(ErrorKind::bad_input, "--problem is '@', without the file's name: @FILE reads FILE");
-  if (options.problem.front() == '@') return parse_problem(read_text(options.problem.substr(1)));
-  return parse_problem(options.problem);
+  if (options.problem.front() != '@') return parse_problem(options.problem);
+  const std::string file = options.problem.substr(1);
+  const std::string text = read_text(file);
+  try {
+    return parse_problem(text);
+  } catch (const Error& error) {
+    fail(error.kind(), "{}: {}", file, error.what());
+  }
 }
 
 Problem required_problem(const Options& options) {

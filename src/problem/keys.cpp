@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/fail.hpp"
@@ -37,6 +38,24 @@ bool is_text(const Value& value) {
 }
 bool is_number(const Value& value) {
   return value.kind == Kind::word || value.kind == Kind::number;
+}
+
+std::from_chars_result read_decimal(const Value& value, std::int64_t& number) {
+  return std::from_chars(value.text.data(), value.text.data() + value.text.size(), number);
+}
+
+std::optional<std::int64_t> integer(const Value& value) {
+  std::int64_t number = 0;
+  const auto [rest, error] = read_decimal(value, number);
+  const bool whole = rest == value.text.data() + value.text.size();
+  return is_number(value) && whole && error == std::errc{} ? std::optional(number) : std::nullopt;
+}
+
+/// Why a value is no integer.
+std::string no_integer(const Value& value, std::string_view allowed) {
+  std::int64_t number = 0;
+  const bool too_large = is_number(value) && read_decimal(value, number).ec == std::errc::result_out_of_range;
+  return fmt::format("{}, allowed is {}", too_large ? "does not fit 64 bits" : "not an integer", allowed);
 }
 
 // --- Reading, one function for each kind of value ---
@@ -110,23 +129,26 @@ std::vector<Value> items(const Value& value) {
 template <List Problem::*member>
 void read_list(Draft& draft, const Key& key, const Value& value) {
   if (value.kind != Kind::word && !value.is_array()) reject(key.name, shown(value));
-  for (const Value& item : items(value)) (draft.problem.*member).push_back(read_integer(key.name, item));
+  List& list = draft.problem.*member;
+  for (const Value& item : items(value)) list.push_back(read_element(key, list.size(), item));
 }
 
 void read_window(Draft& draft, const Key& key, const Value& value) {
   if (!is_text(value) && !value.is_array()) reject(key.name, shown(value));
   const std::vector<Value> edges = items(value);
   if (edges.size() != 2) reject(key.name, shown(value));
-  const auto read_edge = [&](const Value& edge) {
+  const auto read_edge = [&](std::size_t index) {
+    const Value& edge = edges[index];
     if (edge.kind == Kind::null || (is_text(edge) && edge.text == "inf")) return kInfinity;
-    const std::int64_t number = read_integer(key.name, edge);
+    const std::int64_t number = read_element(key, index, edge);
     if (number < 0) reject(key.name, shown(value));
     return number;
   };
-  draft.problem.window = {read_edge(edges[0]), read_edge(edges[1])};
+  draft.problem.window = {read_edge(0), read_edge(1)};
 }
 
 void read_slice_list(Draft& draft, const Key&, const Value& value) {
+  draft.slices_name = slices_name(value);
   draft.problem.slices = read_slices(value);
 }
 
@@ -329,16 +351,19 @@ void reject(std::string_view key, std::int64_t value, std::string_view why) {
   reject(key, std::to_string(value), why);
 }
 
+std::string element_name(std::string_view key, std::size_t index) {
+  return fmt::format("{}[{}]", key, index);
+}
+
 std::int64_t read_integer(std::string_view key, const Value& value) {
-  const char* const end = value.text.data() + value.text.size();
-  std::int64_t number = 0;
-  const auto [rest, error] = std::from_chars(value.text.data(), end, number);
-  if (is_number(value) && rest == end && error == std::errc{}) return number;
-  const bool too_large = is_number(value) && error == std::errc::result_out_of_range;
-  const std::string_view what = too_large ? "does not fit 64 bits" : "not an integer";
+  if (const auto number = integer(value)) return *number;
   const Key* const known = find_key(key);
-  const std::string_view allowed = known != nullptr ? known->allowed : "an integer of 64 bits";
-  reject(key, shown(value), fmt::format("{}, allowed is {}", what, allowed));
+  reject(key, shown(value), no_integer(value, known != nullptr ? known->allowed : "an integer of 64 bits"));
+}
+
+std::int64_t read_element(const Key& key, std::size_t index, const Value& value) {
+  if (const auto number = integer(value)) return *number;
+  reject(element_name(key.name, index), shown(value), no_integer(value, key.allowed));
 }
 
 }  // namespace rotunda

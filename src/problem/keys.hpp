@@ -1,6 +1,7 @@
 // The one table of keys: parsing (text and JSON), printing, messages and hints all read it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@ namespace rotunda {
 /// A problem while it is being read: what was given, beside what it says.
 struct Draft {
   Problem problem;
+  std::string slices_name = "slices";   ///< in messages: with the file they come from
   bool bottom_right_mask = false;       ///< mask=causal_bottom_right was given
   std::vector<std::string_view> given;  ///< names of the keys read so far
 
@@ -51,11 +53,19 @@ struct Key {
 /// The known key that `name` looks like a slip of; empty where none is near.
 [[nodiscard]] std::string_view closest_key(std::string_view name);
 
+/// As the public one; messages call the slices `slices_name`.
+void normalize(Problem& problem, std::string_view slices_name);
+
 /// Throws bad_input: "problem: KEY=VALUE: WHY"; without `why`, what the table allows.
 [[noreturn]] void reject(std::string_view key, std::string_view value, std::string_view why = {});
 [[noreturn]] void reject(std::string_view key, std::int64_t value, std::string_view why = {});
 
+/// How messages call an element of a key's list: "cu_q[3]".
+[[nodiscard]] std::string element_name(std::string_view key, std::size_t index);
+
 /// A decimal integer. @throws Error bad_input naming `key`.
 [[nodiscard]] std::int64_t read_integer(std::string_view key, const Value& value);
+/// The same for an element of a key's list.
+[[nodiscard]] std::int64_t read_element(const Key& key, std::size_t index, const Value& value);
 
 }  // namespace rotunda

@@ -55,8 +55,9 @@ void check_lens(std::string_view key, List& lens, std::int64_t b, std::int64_t r
   if (static_cast<std::int64_t>(lens.size()) != b) {
     reject(key, shown(lens), fmt::format("{} lengths for b={}", lens.size(), b));
   }
-  for (const std::int64_t len : lens) {
-    if (len < 0 || len > rows) reject(key, len, fmt::format("a length here is from 0 to {} rows", rows));
+  for (std::size_t i = 0; i < lens.size(); ++i) {
+    if (lens[i] >= 0 && lens[i] <= rows) continue;
+    reject(element_name(key, i), lens[i], fmt::format("a length here is from 0 to {} rows", rows));
   }
   const bool full = std::all_of(lens.begin(), lens.end(), [&](std::int64_t len) { return len == rows; });
   if (full) lens.clear();  // one spelling for one problem
@@ -76,10 +77,11 @@ void check_dense(Problem& p) {
 }
 
 void check_offsets(std::string_view key, const List& offsets) {
-  if (offsets.front() != 0) reject(key, offsets.front(), "the first offset is 0");
+  if (offsets.front() != 0) reject(element_name(key, 0), offsets.front(), "the first offset is 0");
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     if (offsets[i] >= offsets[i - 1]) continue;
-    reject(key, fmt::format("{},{}", offsets[i - 1], offsets[i]), "offsets never descend");
+    reject(element_name(key, i), offsets[i],
+           fmt::format("offsets never descend, and the one before is {}", offsets[i - 1]));
   }
 }
 
@@ -91,7 +93,8 @@ void check_used(std::string_view key, const List& used, const List& offsets) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t rows = offsets[i + 1] - offsets[i];
     if (used[i] >= 0 && used[i] <= rows) continue;
-    reject(key, used[i], fmt::format("sequence {} has {} rows, a length here is from 0 to that", i, rows));
+    reject(element_name(key, i), used[i],
+           fmt::format("sequence {} has {} rows, a length here is from 0 to that", i, rows));
   }
 }
 
@@ -140,26 +143,28 @@ void check_sizes(const Problem& p) {
   check("out", {p.batches(), p.s_q, p.h_q, p.d_v});
 }
 
-[[noreturn]] void reject_slice(std::size_t index, const char* member, std::int64_t value, std::string_view allowed) {
-  fail(ErrorKind::bad_input, "problem: slices[{}]: {}={}: allowed is {}", index, member, value, allowed);
+/// `name`: such as "slices[3]".
+[[noreturn]] void reject_slice(const std::string& name, const char* member, std::int64_t value,
+                               std::string_view allowed) {
+  fail(ErrorKind::bad_input, "problem: {}: {}={}: allowed is {}", name, member, value, allowed);
 }
 
 /// No slice begins before its buffer, and ends can be computed.
-void check_slice_ranges(const std::vector<Slice>& slices) {
+void check_slice_ranges(const std::vector<Slice>& slices, std::string_view name) {
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const Slice& s = slices[i];
-    for (const auto& [name, value] : {std::pair{"batch", s.batch},
-                                      {"q_begin", s.q_begin},
-                                      {"q_len", s.q_len},
-                                      {"k_begin", s.k_begin},
-                                      {"k_len", s.k_len}}) {
-      if (value < 0) reject_slice(i, name, value, "at least 0");
+    for (const auto& [member, value] : {std::pair{"batch", s.batch},
+                                        {"q_begin", s.q_begin},
+                                        {"q_len", s.q_len},
+                                        {"k_begin", s.k_begin},
+                                        {"k_len", s.k_len}}) {
+      if (value < 0) reject_slice(element_name(name, i), member, value, "at least 0");
     }
     const auto too_far = [](std::int64_t begin, std::int64_t len) {
       return len > kMaxElements || begin > kMaxElements - len;
     };
-    if (too_far(s.q_begin, s.q_len)) reject_slice(i, "q_len", s.q_len, "an end of at most 2^62");
-    if (too_far(s.k_begin, s.k_len)) reject_slice(i, "k_len", s.k_len, "an end of at most 2^62");
+    if (too_far(s.q_begin, s.q_len)) reject_slice(element_name(name, i), "q_len", s.q_len, "an end of at most 2^62");
+    if (too_far(s.k_begin, s.k_len)) reject_slice(element_name(name, i), "k_len", s.k_len, "an end of at most 2^62");
   }
 }
 
@@ -174,33 +179,39 @@ void fill_offsets(Problem& p) {
   if (p.cu_q.empty()) p.cu_q = {0, q_end};
 }
 
-void check_slices(const Problem& p) {
+void check_slices(const Problem& p, std::string_view name) {
   for (std::size_t i = 0; i < p.slices->size(); ++i) {
     const Slice& s = (*p.slices)[i];
+    const auto refuse = [&](const char* member, std::int64_t value, std::string_view allowed) {
+      reject_slice(element_name(name, i), member, value, allowed);
+    };
     if (s.batch >= p.batches()) {
-      reject_slice(i, "batch", s.batch, p.layout == Layout::thd ? "0 in layout=thd" : fmt::format("below b={}", p.b));
+      refuse("batch", s.batch, p.layout == Layout::thd ? "0 in layout=thd" : fmt::format("below b={}", p.b));
     }
     if (s.q_begin + s.q_len > p.s_q) {
-      reject_slice(i, "q_begin + q_len", s.q_begin + s.q_len, fmt::format("at most {}, the query rows", p.s_q));
+      refuse("q_begin + q_len", s.q_begin + s.q_len, fmt::format("at most {}, the query rows", p.s_q));
     }
     if (s.k_begin + s.k_len > p.s_k) {
-      reject_slice(i, "k_begin + k_len", s.k_begin + s.k_len, fmt::format("at most {}, the key rows", p.s_k));
+      refuse("k_begin + k_len", s.k_begin + s.k_len, fmt::format("at most {}, the key rows", p.s_k));
     }
   }
   if (const auto overlap = find_overlap(*p.slices)) {
     const auto [a, b] = *overlap;
-    fail(ErrorKind::bad_input,
-         "problem: slices[{}] {} and slices[{}] {} overlap: no (row, key) pair may be counted twice", a,
-         print_slice((*p.slices)[a]), b, print_slice((*p.slices)[b]));
+    fail(ErrorKind::bad_input, "problem: {} {} and {} {} overlap: no (row, key) pair may be counted twice",
+         element_name(name, a), print_slice((*p.slices)[a]), element_name("slices", b), print_slice((*p.slices)[b]));
   }
 }
 
 }  // namespace
 
 void normalize(Problem& problem) {
+  normalize(problem, "slices");
+}
+
+void normalize(Problem& problem, std::string_view slices_name) {
   check_heads(problem);
   check_mask(problem);
-  if (problem.slices) check_slice_ranges(*problem.slices);
+  if (problem.slices) check_slice_ranges(*problem.slices, slices_name);
   if (problem.layout == Layout::thd) {
     if (problem.slices) fill_offsets(problem);
     check_packed(problem);
@@ -208,7 +219,7 @@ void normalize(Problem& problem) {
     check_dense(problem);
   }
   check_sizes(problem);
-  if (problem.slices) check_slices(problem);
+  if (problem.slices) check_slices(problem, slices_name);
 }
 
 }  // namespace rotunda

@@ -191,7 +191,7 @@ Problem parse_problem(std::string_view text) {
   check_required(draft);
   check_empty_lists(draft);
   if (draft.bottom_right_mask) draft.problem.align = Align::bottom_right;
-  normalize(draft.problem);
+  normalize(draft.problem, draft.slices_name);
   return draft.problem;
 }
 

@@ -38,24 +38,24 @@ const Field* find_field(std::string_view name) {
   return nullptr;
 }
 
-Slice read_slice(const Value& value, std::size_t index) {
+/// `name`: such as "slices[3]".
+Slice read_slice(const Value& value, const std::string& name) {
   if (!value.is_object()) {
-    fail(ErrorKind::bad_input, "problem: slices[{}]={}: a slice is an object with {}", index, shown(value), kFieldList);
+    fail(ErrorKind::bad_input, "problem: {}={}: a slice is an object with {}", name, shown(value), kFieldList);
   }
   Slice slice;
   for (std::size_t i = 0; i < value.items.size(); ++i) {
     const Field* const field = find_field(value.names[i]);
     if (field == nullptr) {
-      fail(ErrorKind::bad_input, "problem: slices[{}]: {} is unknown, a slice has {}", index, printable(value.names[i]),
+      fail(ErrorKind::bad_input, "problem: {}: {} is unknown, a slice has {}", name, printable(value.names[i]),
            kFieldList);
     }
     const bool infinite = field->edge && value.items[i].kind == Value::Kind::null;
-    slice.*field->member =
-        infinite ? kInfinity : read_integer(fmt::format("slices[{}].{}", index, field->name), value.items[i]);
+    slice.*field->member = infinite ? kInfinity : read_integer(fmt::format("{}.{}", name, field->name), value.items[i]);
   }
   // No member is given twice, so the count tells that one is missing.
   if (value.items.size() != kFields.size()) {
-    fail(ErrorKind::bad_input, "problem: slices[{}] has {} of {} members, all are needed: {} (null is infinity)", index,
+    fail(ErrorKind::bad_input, "problem: {} has {} of {} members, all are needed: {} (null is infinity)", name,
          value.items.size(), kFields.size(), kFieldList);
   }
   return slice;
@@ -79,24 +79,35 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
+bool is_file(const Value& value) {
+  const bool text = value.kind == Value::Kind::word || value.kind == Value::Kind::string;
+  return text && value.text.starts_with('@');
+}
+
+std::vector<Slice> read_array(const Value& array, const std::string& name) {
+  std::vector<Slice> slices;
+  for (const Value& item : array.items) slices.push_back(read_slice(item, element_name(name, slices.size())));
+  return slices;
+}
+
 }  // namespace
 
+std::string slices_name(const Value& value) {
+  return is_file(value) ? fmt::format("slices={}: slices", printable(value.text)) : "slices";
+}
+
 std::vector<Slice> read_slices(const Value& value) {
-  if (value.kind == Value::Kind::word || value.kind == Value::Kind::string) {
-    const std::string& text = value.text;
-    if (text.starts_with('@')) {
-      const std::string path = text.substr(1);
-      const Value content = parse_json(read_file(path), fmt::format("problem: slices=@{}", printable(path)));
-      if (content.is_array()) return read_slices(content);
-      reject("slices", printable(text), "the file holds no JSON array");
-    }
-    if (value.kind == Value::Kind::word && text.starts_with('['))
-      return read_slices(parse_json(text, "problem: slices"));
+  if (is_file(value)) {
+    const std::string path = value.text.substr(1);
+    const Value content = parse_json(read_file(path), fmt::format("problem: slices=@{}", printable(path)));
+    if (!content.is_array()) reject("slices", printable(value.text), "the file holds no JSON array");
+    return read_array(content, slices_name(value));
+  }
+  if (value.kind == Value::Kind::word && value.text.starts_with('[')) {
+    return read_array(parse_json(value.text, "problem: slices"), "slices");
   }
   if (!value.is_array()) reject("slices", shown(value));
-  std::vector<Slice> slices;
-  for (const Value& item : value.items) slices.push_back(read_slice(item, slices.size()));
-  return slices;
+  return read_array(value, "slices");
 }
 
 std::string print_slice(const Slice& slice) {

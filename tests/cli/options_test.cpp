@@ -176,6 +176,10 @@ TEST(ProblemFlag, ReadsTextAndFiles) {
   write_text(path, R"({"s_q": 5, "h_q": 2, "d": 8})");
   o.problem = "@" + path;
   EXPECT_EQ(required_problem(o).s_q, 5);
+  write_text(path, R"({"s_q": 5, "h_q": 2, "d": "8"})");
+  EXPECT_ERROR((void)required_problem(o), ErrorKind::bad_input, path + ": problem: d=\"8\": not an integer");
+  write_text(path, R"({"s_q": 5, "h_q": 2, "d": 8, "softcap": 30})");
+  EXPECT_ERROR((void)required_problem(o), ErrorKind::unsupported, path + ": problem: not supported: softcap=30");
   std::remove(path.c_str());
   EXPECT_ERROR((void)required_problem(o), ErrorKind::bad_input, "cannot read");
   o.problem = "@";

@@ -91,12 +91,12 @@ std::vector<Malformed> json() {
       {R"({"s_q":8,"h_q":2,"d":64,"lens_q":"8"})", "lens_q=\"8\": allowed is"},
       {R"({"s_q":8,"h_q":2,"d":64,"lens_q":[]})", "lens_q=[]"},
       {"s_q=8 h_q=2 d=64 lens_q=", "lens_q=[]"},
-      {R"({"s_q":8,"h_q":2,"d":64,"lens_q":[7.5]})", "lens_q=7.5: not an integer"},
+      {R"({"s_q":8,"h_q":2,"d":64,"lens_q":[7.5]})", "lens_q[0]=7.5: not an integer, allowed is b lengths"},
       {R"({"layout":"thd","h_q":2,"d":64,"cu_q":[]})", "cu_q=[]"},
       {R"({"layout":"thd","h_q":2,"d":64,"cu_q":[0,4],"used_q":[]})", "used_q=[]"},
       {R"({"s_q":8,"h_q":2,"d":64,"window":[1]})", "window=[1]"},
       {R"({"s_q":8,"h_q":2,"d":64,"window":5})", "window=5"},
-      {R"({"s_q":8,"h_q":2,"d":64,"window":[1,"two"]})", "window=\"two\""},
+      {R"({"s_q":8,"h_q":2,"d":64,"window":[1,"two"]})", "window[1]=\"two\": not an integer, allowed is L,R"},
       {R"({"s_q":8,"h_q":2,"d":64,"wnidow":[1,2]})", "wnidow=[1,2]: unknown key, did you mean window?"},
       {R"({"s_q":8,"h_q":2,"d":64,"slices":[[[[1]]]]})", "nested too deep"},
       {R"({"s_q":8,"h_q":2,"d":64,"slices":{"batch":0}})", "slices={…}"},
@@ -131,7 +131,7 @@ std::vector<Malformed> values() {
       {dense("window=-1,0"), "window=-1,0"},
       {dense("window=0,-9223372036854775808"), "window=0,-9223372036854775808"},
       {dense("window=9223372036854775808,0"), "does not fit 64 bits, allowed is L,R"},
-      {dense("window=INF,0"), "window=INF"},
+      {dense("window=INF,0"), "window[0]=INF: not an integer"},
       {dense("prefix=-1"), "prefix=-1"},
       {dense("chunk=0"), "chunk=0: allowed is an integer of at least 1"},
       {dense("chunk=-4"), "chunk=-4"},
@@ -155,19 +155,20 @@ std::vector<Malformed> lists() {
   return {
       {dense("b=2 lens_q=8"), "lens_q=8: 1 lengths for b=2"},
       {dense("lens_q=8,8"), "lens_q=8,8: 2 lengths for b=1"},
-      {dense("lens_q=9"), "lens_q=9: a length here is from 0 to 8"},
-      {dense("lens_k=-1"), "lens_k=-1"},
-      {dense("lens_q=1,,2"), "lens_q=: not an integer"},
-      {packed("cu_q=1,5"), "cu_q=1: the first offset is 0"},
-      {packed("cu_q=0,5,3"), "cu_q=5,3: offsets never descend"},
-      {packed("cu_q=0,-5"), "cu_q=0,-5: offsets never descend"},
-      {packed("cu_q=0,5,"), "cu_q=: not an integer"},
+      {dense("lens_q=9"), "lens_q[0]=9: a length here is from 0 to 8"},
+      {dense("b=3 lens_k=8,2,-1"), "lens_k[2]=-1: a length here"},
+      {dense("lens_q=1,,2"), "lens_q[1]=: not an integer"},
+      {packed("cu_q=1,5"), "cu_q[0]=1: the first offset is 0"},
+      {packed("cu_q=0,5,3"), "cu_q[2]=3: offsets never descend, and the one before is 5"},
+      {packed("cu_q=0,-5"), "cu_q[1]=-5: offsets never descend"},
+      {packed("cu_q=0,5,"), "cu_q[2]=: not an integer"},
+      {packed("cu_q=0,5,seven,9"), "cu_q[2]=seven: not an integer, allowed is ascending offsets"},
       {packed("cu_q=0,5 cu_k=0,5,9"), "cu_k=0,5,9: 3 offsets where cu_q has 2"},
-      {packed("cu_q=0,5 cu_k=5,9"), "cu_k=5: the first offset is 0"},
+      {packed("cu_q=0,5 cu_k=5,9"), "cu_k[0]=5: the first offset is 0"},
       {packed("cu_q=0,5,9 used_q=5"), "used_q=5: 1 lengths for 2 sequences"},
-      {packed("cu_q=0,5,9 used_q=5,5"), "used_q=5: sequence 1 has 4 rows"},
-      {packed("cu_q=0,5 used_k=6"), "used_k=6: sequence 0 has 5 rows"},
-      {packed("cu_q=0,5 cu_k=0,3 used_q=5 used_k=4"), "used_k=4: sequence 0 has 3 rows"},
+      {packed("cu_q=0,5,9 used_q=5,5"), "used_q[1]=5: sequence 1 has 4 rows"},
+      {packed("cu_q=0,5 used_k=6"), "used_k[0]=6: sequence 0 has 5 rows"},
+      {packed("cu_q=0,5 cu_k=0,3 used_q=5 used_k=4"), "used_k[0]=4: sequence 0 has 3 rows"},
       {packed("cu_q=0 used_q=1"), "used_q=1: 1 lengths for 0 sequences"},
   };
 }
@@ -231,7 +232,7 @@ std::vector<Malformed> slice_lists() {
       {list(slice("0", R"("q_begin":3,"q_len":4)", R"("k_begin":3,"k_len":4)", kOpen.c_str())), "overlap"},
       {packed("cu_q=0,3 slices=[" + kSlice + "]"), "q_begin + q_len=4: allowed is at most 3, the query rows"},
       {packed("cu_q=0,4 cu_k=0,3 slices=[" + kSlice + "]"), "k_begin + k_len=4: allowed is at most 3, the key rows"},
-      {packed("cu_q=0,4,2 slices=[" + kSlice + "]"), "cu_q=4,2: offsets never descend"},
+      {packed("cu_q=0,4,2 slices=[" + kSlice + "]"), "cu_q[2]=2: offsets never descend"},
   };
 }
 
@@ -288,6 +289,13 @@ TEST(Malformed, SliceFiles) {
   EXPECT_ERROR((void)parse_file(""), ErrorKind::bad_input, "not valid JSON");
   EXPECT_ERROR((void)parse_file("{}"), ErrorKind::bad_input, "the file holds no JSON array");
   EXPECT_ERROR((void)parse_file("[" + kSlice), ErrorKind::bad_input, path.filename().string());
+  const std::string slices = "slices=@" + path.string() + ": slices";  // every message names the file
+  EXPECT_ERROR((void)parse_file("[" + kSlice + ",1]"), ErrorKind::bad_input, slices + "[1]=1: a slice is an object");
+  EXPECT_ERROR((void)parse_file(R"([{"batch":1.5}])"), ErrorKind::bad_input, slices + "[0].batch=1.5: not an integer");
+  EXPECT_ERROR((void)parse_file(R"([{"batch":0}])"), ErrorKind::bad_input, slices + "[0] has 1 of 9 members");
+  EXPECT_ERROR((void)parse_file("[" + slice("1", kQ.c_str(), kK.c_str(), kOpen.c_str()) + "]"), ErrorKind::bad_input,
+               slices + "[0]: batch=1: allowed is below b=1");
+  EXPECT_ERROR((void)parse_file("[" + kSlice + "," + kSlice + "]"), ErrorKind::bad_input, slices + "[0] {");
   std::filesystem::remove(path);
 }
 
