@@ -102,8 +102,7 @@ void warn_of_environment() {
   const std::string level = variable("ROTUNDA_LOG");
   const std::vector<std::string> levels{"", "error", "warn", "info", "debug"};
   if (std::find(levels.begin(), levels.end(), level) == levels.end()) {
-    tell(fmt::format("rotunda: warning: ROTUNDA_LOG is '{}', allowed are error, warn, info, debug; taken as warn\n",
-                     level));
+    warn(fmt::format("ROTUNDA_LOG is '{}', allowed are error, warn, info, debug; taken as warn", level));
   }
   const std::string disabled = variable("ROTUNDA_DISABLE");
   if (disabled.empty() || level == "error") return;
@@ -112,7 +111,7 @@ void warn_of_environment() {
   std::istringstream list(disabled);
   for (std::string name; std::getline(list, name, ',');) {
     if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) continue;
-    tell(fmt::format("rotunda: warning: ROTUNDA_DISABLE names '{}', allowed are {}; nothing is disabled by it\n", name,
+    warn(fmt::format("ROTUNDA_DISABLE names '{}', allowed are {}; nothing is disabled by it", name,
                      fmt::join(names, ", ")));
   }
 }
@@ -124,12 +123,8 @@ bool is_echo(const Options* options, const std::string& message) {
          !message.starts_with(fmt::format("rank {} failed: ", options->process->rank));
 }
 
-void flush_output() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) fail(ErrorKind::bad_input, "cannot write standard output");
-}
-
 int report(ErrorKind kind, const char* message) {
-  tell(fmt::format("rotunda: {}\n", message));
+  tell(fmt::format("rotunda: {}\n", legible(message)));
   return exit_status(kind);
 }
 
@@ -141,8 +136,8 @@ int main_program(const std::vector<std::string>& arguments) {
   try {
     parsed = parse_arguments(arguments);
     if (!parsed.options) {
-      fmt::print("{}", parsed.text);
-      flush_output();
+      print(parsed.text);
+      check_printed();
       return 0;
     }
     parsed.options->command_line = command_line(arguments);
@@ -154,7 +149,7 @@ int main_program(const std::vector<std::string>& arguments) {
       if (!parsed.options->process) return start_processes(arguments, *parsed.options);
     }
     const int status = dispatch(*parsed.options);
-    flush_output();
+    check_printed();
     return status;
   } catch (const Error& error) {
     if (is_echo(parsed.options ? &*parsed.options : nullptr, error.what())) return exit_status(error.kind());

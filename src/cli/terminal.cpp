@@ -2,20 +2,52 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
-#include <fmt/format.h>
+#include "base/fail.hpp"
 
 namespace rotunda::cli {
+namespace {
+
+int print_error = 0;  // errno of the first text that could not be printed
+
+}  // namespace
 
 void print(const Options& options, const std::string& text) {
-  if (options.quiet) return;
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  if (!options.quiet) print(text);
+}
+
+void print(const std::string& text) {
+  const bool printed = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!printed && print_error == 0) print_error = errno;
+}
+
+void check_printed() {
+  if (print_error == 0 || print_error == EPIPE) return;
+  fail(ErrorKind::bad_input, "cannot write standard output: {}", std::strerror(print_error));
+}
+
+std::string legible(std::string_view text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
+    const bool wide = byte(i) == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0;  // U+0080 to U+009F
+    if (text[i] == '\n') {
+      result += "\\n";
+    } else if (byte(i) < 0x20 || byte(i) == 0x7f || wide) {
+      result += fmt::format("\\x{:02x}", byte(i));
+      if (wide) result += fmt::format("\\x{:02x}", byte(++i));
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
 }
 
 void tell(const std::string& text) noexcept {
@@ -24,7 +56,7 @@ void tell(const std::string& text) noexcept {
 
 void warn(const std::string& text) {
   const char* level = std::getenv("ROTUNDA_LOG");
-  if (level == nullptr || std::string(level) != "error") tell(fmt::format("rotunda: warning: {}\n", text));
+  if (level == nullptr || std::string(level) != "error") tell(fmt::format("rotunda: warning: {}\n", legible(text)));
 }
 
 struct Progress::State {

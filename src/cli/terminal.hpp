@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/options.hpp"
 
@@ -14,6 +15,14 @@ void tell(const std::string& text) noexcept;
 
 /// Results, to standard output; nothing with --quiet.
 void print(const Options& options, const std::string& text);
+/// The same whatever the options.
+void print(const std::string& text);
+/// Once all is printed. Who reads a pipe may close it when he has enough, as `head` does: then the rest is dropped, and
+/// that is no error. @throws Error bad_input where standard output could not be written for another reason
+void check_printed();
+
+/// What a message may show of a user's text: control characters as escapes, such as \n and \x1b.
+[[nodiscard]] std::string legible(std::string_view text);
 
 /// A warning, to standard error; none where ROTUNDA_LOG is error.
 void warn(const std::string& text);
