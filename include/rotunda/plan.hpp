@@ -61,6 +61,7 @@ struct Plan {
   Program forward;
   std::optional<Program> backward;  ///< where the problem has grad
   std::int64_t kernel_workspace_bytes = 0;
+  bool takes_scratch = false;   ///< PlanOptions::kernel_scratch changes something: the kernel's backward keeps to it
   int partials = 0;             ///< most 16-bit results that an output or gradient is summed from; 0: sums are fp32
   std::int64_t list_bytes = 0;  ///< slices and rows of the steps in a CUDA device's memory
   std::vector<Refusal> refusals;

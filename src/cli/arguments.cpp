@@ -133,6 +133,7 @@ constexpr Idle kIdle[] = {
     {Command::bench, "--python", "it is for the peers that --baseline names", "--baseline"},
     {Command::explain, "--seed", "there are no inputs"},
     {Command::explain, "--timeout", "nothing runs, so nothing waits"},
+    {Command::plan, "--kernel-scratch", "its figures are of schedules, whatever a kernel takes"},
     {Command::plan, "--seed", "there are no inputs"},
     {Command::plan, "--timeout", "nothing runs, so nothing waits"},
 };
@@ -231,6 +232,15 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
+/// auto is read_name's, and among what is allowed.
+ShardKind parse_shard(const std::string& name) {
+  try {
+    return parse_shard_kind(name);
+  } catch (const Error& error) {
+    fail(error.kind(), "{}, auto", error.what());
+  }
+}
+
 Device::Kind parse_device_kind(const std::string& name) {
   for (const auto kind : {Device::Kind::cpu, Device::Kind::cuda}) {
     if (name == to_string(kind)) return kind;
@@ -258,7 +268,7 @@ void read_plan(const Values& values, Options& options) {
   read_name(values, "--backward-schedule", plan.backward_schedule, parse_schedule_kind);
   const auto backward = values.find("--backward-schedule");
   plan.mixes = backward != values.end() && backward->second == "auto";
-  read_name(values, "--shard", plan.shard, parse_shard_kind);
+  read_name(values, "--shard", plan.shard, parse_shard);
   const auto number = [&](const char* flag, auto& to, std::int64_t least, std::int64_t most) {
     const auto found = values.find(flag);
     if (found != values.end()) {

@@ -182,8 +182,9 @@ int bench(const Options& options) {
   setup.tracing = false;
   setup.graph = options.graph;
   Session session(setup, inputs.tensors.views);
-  print(options, fmt::format("{}\n{} on {} ranks of {} threads\n\n", inputs.problem_text, session.plan().summary(),
-                             setup.ranks, session.plan().threads));
+  warn_of_idle_flags(options, problem, &session.plan());
+  print(options, fmt::format("{}\n{} on {} of {}\n\n", inputs.problem_text, session.plan().summary(),
+                             counted(setup.ranks, "rank"), counted(session.plan().threads, "thread")));
   if (session.from_first(check.passed ? "passed" : "failed") == "failed") {
     print(options, grades_text(check.grades) + "\nFAILED: not timed\n");
     return 1;

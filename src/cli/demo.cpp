@@ -177,8 +177,9 @@ int demo(const Options& options) {
     print(options, tour.heading());
     tour.run();
     const Plan& plan = *tour.outcomes().front().reports.front().plan;
-    print(options, fmt::format("{} ranks of {} threads, kernel {}; tokens by rank:\n{}\n", plan.ranks, plan.threads,
-                               plan.kernel, shard_picture(plan.problem, plan.shard)));
+    if (tours.size() == 1) warn_of_idle_flags(options, plan.problem, &plan);
+    print(options, fmt::format("{} of {}, kernel {}; tokens by rank:\n{}\n", counted(plan.ranks, "rank"),
+                               counted(plan.threads, "thread"), plan.kernel, shard_picture(plan.problem, plan.shard)));
     print(options,
           "error / naive error (at most 2; lse: of what is allowed, at most 1), medians of 3\n" + tour.table() + "\n");
     for (const Outcome& outcome : tour.outcomes()) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fail.hpp"
 #include "cli/picture.hpp"
 #include "cli/simulate.hpp"
 #include "cli/svg.hpp"
@@ -60,7 +61,7 @@ class Drawing {
 
   void heading() {
     y_ = 40;
-    svg_.bold(kMargin, y_, fmt::format("{} on {} ranks", plan_.summary(), plan_.ranks), 19);
+    svg_.bold(kMargin, y_, fmt::format("{} on {}", plan_.summary(), counted(plan_.ranks, "rank")), 19);
     y_ += 20;
     svg_.text(kMargin, y_, shortened(to_text(plan_.problem), 160), 12, "#555");
   }

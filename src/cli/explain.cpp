@@ -31,7 +31,7 @@ std::string problem_text(const Problem& problem) {
 
 std::string choices_text(const Plan& plan) {
   std::string text =
-      fmt::format("plan     {}, {} threads a rank, hash {:016x}\n", plan.summary(), plan.threads, plan.hash);
+      fmt::format("plan     {}, {} a rank, hash {:016x}\n", plan.summary(), counted(plan.threads, "thread"), plan.hash);
   text += fmt::format("machine  {}: {}FLOP/s of attention and {}B/s of link a rank, {} µs a message\n",
                       plan.machine.name, flops_text(plan.machine.flops_per_second),
                       flops_text(plan.machine.bytes_per_second), figure(1e6 * plan.machine.seconds_per_message));
@@ -171,6 +171,7 @@ int explain(const Options& options) {
   Plans plans;
   for (int rank = 0; rank < setup.ranks; ++rank) plans.push_back(make_plan(problem, setup.options, rank, setup.ranks));
   const Plan& first = *plans.front();
+  warn_of_idle_flags(options, problem, &first);
   std::string text = problem_text(problem) + choices_text(first) + "\nwho holds which tokens\n" +
                      shard_picture(problem, first.shard) + "\n" + mask_picture(problem, first.shard) +
                      "\nwhat each rank does (pairs are summed over its heads)\n" + costs_text(plans);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/fail.hpp"
 #include "cli/build_info.hpp"
 #include "cli/calibrate.hpp"
 #include "cli/commands.hpp"
@@ -30,7 +31,7 @@ std::string environment_text() {
 }
 
 std::string devices_text() {
-  std::string text = fmt::format("  cpu     {}, {} cores\n", describe(Device{}), cores());
+  std::string text = fmt::format("  cpu     {}, {}\n", describe(Device{}), counted(cores(), "core"));
   for (int i = 0; i < cuda_device_count(); ++i) text += fmt::format("  cuda:{}  {}\n", i, describe(cuda_device(i)));
   if (cuda_device_count() == 0) text += fmt::format("  cuda    none: {}\n", why_no_cuda());
   return text;

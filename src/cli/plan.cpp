@@ -134,6 +134,7 @@ nlohmann::ordered_json row_json(const Problem& problem, const Row& row) {
 int plan(const Options& options) {
   const Problem problem = required_problem(options);
   const PlanOptions& flags = options.plan;
+  warn_of_idle_flags(options, problem, nullptr);
   const bool any_asked = !flags.kernel.empty() || !flags.transport.empty() || flags.device || flags.inner != 0;
   if (any_asked) (void)simplest_plan(problem, options, options.ranks_or_default());
   const auto rows = all_rows(problem, options);

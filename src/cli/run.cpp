@@ -34,6 +34,7 @@ int run(const Options& options) {
   outputs.allocate(inputs.problem, whole_rows(inputs.problem), output_kinds(inputs.problem));
 
   Session session(session_setup(options, inputs.problem), inputs.tensors.views);
+  warn_of_idle_flags(options, inputs.problem, &session.plan());
   const double forward = session.forward();
   const double backward = inputs.problem.grad ? session.backward() : 0;
   session.gather(outputs.views);
@@ -44,8 +45,8 @@ int run(const Options& options) {
     append_json(options.json, {to_json(record_of("run", inputs.problem_text, options, session.reports()))});
   }
   print(options,
-        fmt::format("{} on {} ranks: forward {} ms{}, {} moved, {} workspace a rank at most\n",
-                    session.plan().summary(), session.plan().ranks, figure(1e3 * forward),
+        fmt::format("{} on {}: forward {} ms{}, {} moved, {} workspace a rank at most\n", session.plan().summary(),
+                    counted(session.plan().ranks, "rank"), figure(1e3 * forward),
                     inputs.problem.grad ? fmt::format(", backward {} ms", figure(1e3 * backward)) : "",
                     bytes_text(bytes_moved(session.reports())), bytes_text(peak_workspace_bytes(session.reports()))));
   return 0;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/fail.hpp"
+#include "cli/terminal.hpp"
 
 namespace rotunda::cli {
 
@@ -21,6 +22,17 @@ std::optional<Component> asked_transport(const PlanOptions& options) {
     if (each.kind == "transport" && each.name == options.transport) return each;
   }
   return std::nullopt;
+}
+
+void warn_of_idle_flags(const Options& options, const Problem& problem, const Plan* plan) {
+  if (!options.is_first()) return;
+  if ((options.plan.backward_schedule || options.plan.mixes) && !problem.grad) {
+    warn("--backward-schedule changes nothing here: the problem has no grad=1, so there is no backward");
+  }
+  if (options.plan.kernel_scratch != 0 && plan != nullptr && !plan->takes_scratch) {
+    warn(fmt::format("--kernel-scratch changes nothing here: {}",
+                     plan->backward ? fmt::format("kernel {} takes none", plan->kernel) : "it is for backward"));
+  }
 }
 
 SessionSetup session_setup(const Options& options, const Problem& problem) {

@@ -1,6 +1,7 @@
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
 #include "cli/record.hpp"
+#include "cli/setup.hpp"
 #include "cli/terminal.hpp"
 #include "cli/trace.hpp"
 #include "cli/verification.hpp"
@@ -12,8 +13,10 @@ int verify(const Options& options) {
                                            : read_inputs(options.in, problem_of(options));
   const Verification result = verify_inputs(options, inputs);
   const Plan& plan = *result.reports.front().plan;
-  print(options, fmt::format("{}\n{} on {} ranks, against float64\n\n{}\n{}\n", inputs.problem_text, plan.summary(),
-                             plan.ranks, grades_text(result.grades), result.passed() ? "passed" : "FAILED"));
+  warn_of_idle_flags(options, inputs.problem, &plan);
+  print(options,
+        fmt::format("{}\n{} on {}, against float64\n\n{}\n{}\n", inputs.problem_text, plan.summary(),
+                    counted(plan.ranks, "rank"), grades_text(result.grades), result.passed() ? "passed" : "FAILED"));
   if (options.is_first() && !options.trace.empty()) write_trace(options.trace, result.reports);
   if (options.is_first() && !options.json.empty()) {
     Record record = record_of("verify", inputs.problem_text, options, result.reports);

@@ -113,6 +113,7 @@ struct KernelCapabilities {
   bool confines_nan = true;   ///< a NaN in a key row reaches only rows that see it; else what shares a tile with it
   bool confines_documents = true;  ///< a NaN reaches no row of slices without it; else those in the same tile
   bool narrow_gradients = false;  ///< writes gradients in the problem's dtype too, where a call makes the whole of them
+  bool takes_scratch = false;     ///< backward keeps to PlanOptions::kernel_scratch
   int alignment = 1;              ///< bytes that addresses and strides of q, k, v, out and dout are multiples of
   Device::Kind device = Device::Kind::cpu;
 };

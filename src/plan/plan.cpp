@@ -118,7 +118,8 @@ std::string Plan::summary() const {
 
 std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions& options, int rank, int ranks) {
   if (ranks < 1 || rank < 0 || rank >= ranks) {
-    fail(ErrorKind::bad_input, "rank {} of {} ranks; allowed: at least 1 rank, ranks counted from 0", rank, ranks);
+    fail(ErrorKind::bad_input, "rank {} of {}; allowed: at least 1 rank, ranks counted from 0", rank,
+         counted(ranks, "rank"));
   }
   if (options.threads < 0) fail(ErrorKind::bad_input, "threads={}; allowed: 1 or more, 0 for auto", options.threads);
   if (options.head_groups < 0) {
@@ -148,6 +149,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const PlanOptions&
   if (plan->problem.grad) {
     plan->backward = make_program(plan->problem, plan->shard, plan->backward_schedule, rank, true);
     add_workspace(*plan, kernel, *plan->backward);
+    plan->takes_scratch = kernel.capabilities().takes_scratch;
   }
   if (!kernel.capabilities().accumulates) {
     plan->partials = std::max(partials(plan->forward), plan->backward ? partials(*plan->backward) : 1);

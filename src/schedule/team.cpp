@@ -44,8 +44,8 @@ int inner_ranks(const Problem& problem, const ScheduleOptions& options, int rank
   }
   if (options.inner == 0) return default_inner(ranks, problem.h_q);
   if (options.inner < 0 || ranks % options.inner != 0) {
-    fail(ErrorKind::bad_input, "inner={} does not divide {} ranks; allowed: any divisor of the ranks", options.inner,
-         ranks);
+    fail(ErrorKind::bad_input, "inner={} does not divide {}; allowed: any divisor of the ranks", options.inner,
+         counted(ranks, "rank"));
   }
   return options.inner;
 }

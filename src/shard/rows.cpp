@@ -10,7 +10,7 @@ namespace {
 
 void check_rank(const char* verb, const TokenMap& map, int rank) {
   if (rank < 0 || rank >= map.ranks()) {
-    fail(ErrorKind::bad_input, "{}: rank {} of a map of {} ranks", verb, rank, map.ranks());
+    fail(ErrorKind::bad_input, "{}: rank {} of a map of {}", verb, rank, counted(map.ranks(), "rank"));
   }
 }
 

@@ -130,6 +130,12 @@ done
 warned "--threads changes nothing here" plan --problem "$small" --threads 2
 warned "--seed changes nothing here" run --in "$data/minilm_packed.safetensors" --seed 3
 warned "--seed changes nothing here" verify --in "$data/minilm_packed.safetensors" --ranks 2 --seed 3
+for command in verify explain plan; do
+  warned "--backward-schedule changes nothing here" $command --problem "s_q=8 h_q=2 d=8" --ranks 2 --backward-schedule a2a
+  warned "--kernel-scratch changes nothing here" $command --problem "$small" --ranks 2 --kernel-scratch 8
+done
+warned "--kernel-scratch changes nothing here: it is for backward" bench --problem "s_q=8 h_q=2 d=8" --kernel-scratch 8
+warned "--kernel-scratch changes nothing here: kernel cpu takes none" run --in "$data/minilm_packed.safetensors" --kernel-scratch 8
 expect 3 "--trace: plan compares schedules" plan --problem "$small" --trace p.trace.json
 
 # Calibration: measured when asked for, then used; without a folder there is none.
@@ -176,8 +182,8 @@ expect 2 "cannot write loop: Too many levels of symbolic links" run --in "$data/
 expect 2 "both name ./same.json" run --in "$data/minilm_packed.safetensors" --out same.json --trace ./same.json
 mkdir real && ln -s real folder && ln "$work/target.json" hard.json && ln -s gone.json dangling.json
 expect 2 "both name folder/new.json" run --in "$data/minilm_packed.safetensors" --out real/new.json --trace folder/new.json
-expect 2 "both name hard.json" verify --problem "$small" --trace target.json --json hard.json
-expect 2 "both name gone.json" verify --problem "$small" --trace dangling.json --json gone.json
+expect 2 "both name target.json" verify --problem "$small" --trace target.json --json hard.json
+expect 2 "both name dangling.json" verify --problem "$small" --trace dangling.json --json gone.json
 # What is read is never written over.
 cp "$data/minilm_packed.safetensors" in.safetensors
 ln -s in.safetensors in.link
@@ -189,6 +195,33 @@ expect 2 "--problem and --svg both name ./problem.json" explain --problem @probl
 expect 2 "--cluster and --json both name slow.json" plan --problem "$small" --cluster ./slow.json --json slow.json
 cmp -s in.safetensors "$data/minilm_packed.safetensors" || fail "an input was written over"
 [[ -e /dev/full ]] && { "$rotunda" --help > /dev/full 2> err.txt; [[ $? == 2 ]] || fail "--help to a full disk: status $?"; }
+
+# Who has read enough closes the pipe: no error, and the status is the work's.
+closed() {
+  local wanted=$1 status
+  shift
+  exec 3> >(:)
+  wait $!
+  "$rotunda" "$@" >&3 2> err.txt
+  status=$?
+  exec 3>&-
+  [[ $status == "$wanted" && ! -s err.txt ]] || fail "rotunda $* into a closed pipe: status $status: $(cat err.txt)"
+}
+closed 0 --help
+closed 0 explain --problem "$small"
+closed 0 verify --problem "$small" --json closed.json
+[[ -s closed.json ]] || fail "a closed pipe kept the record from its file"
+[[ -e /dev/full ]] && { "$rotunda" info > /dev/full 2> err.txt; [[ $? == 2 ]] || fail "info to a full disk: status $?"; }
+
+# Control characters of an argument reach no terminal.
+expect 2 "--ranks is '\x1b[31m4\n', allowed" verify --problem "$small" --ranks $'\e[31m4\n'
+expect 2 "cannot read no\x07where" run --in $'no\awhere'
+
+# One of something is one.
+expect 0 "on 1 rank, against float64" verify --problem "$small" --ranks 1
+expect 0 "local, 1 thread a rank, hash" explain --problem "$small" --ranks 1 --threads 1
+expect 0 "on 1 rank of 2 threads" bench --problem "s_q=8 h_q=2 d=8" --ranks 1 --threads 2
+expect 2 "inner=2 does not divide 1 rank;" verify --problem "$small" --ranks 1 --schedule a2a_p2p --inner 2
 
 # What a signal or a limit ends leaves no file behind, whole or in part.
 "$rotunda" demo --svg nowhere/demo.svg > out.txt 2> err.txt

@@ -100,6 +100,7 @@ TEST(Arguments, FlagsThatChangeNothingSaySo) {
   EXPECT_EQ(warnings({"explain", "--seed", "1", "--timeout", "2", "--threads", "3", "--json", "j", "--trace", "t"}),
             2U);
   EXPECT_EQ(warnings({"plan", "--seed", "1", "--timeout", "2", "--json", "j"}), 2U);
+  EXPECT_EQ(warnings({"plan", "--kernel-scratch", "1"}), 1U);
   EXPECT_EQ(warnings({"run", "--in", "x", "--seed", "1", "--timeout", "2"}), 1U);
   EXPECT_EQ(warnings({"demo", "--seed", "1", "--timeout", "2", "--trace", "t"}), 1U);
   EXPECT_EQ(warnings({"verify", "--seed", "1", "--timeout", "2", "--trace", "t"}), 0U);
@@ -141,7 +142,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadUsage{"ranks_huge", {"run", "--ranks", "99999999999999999999"}, "--ranks is '99999999999999999999'"},
         BadUsage{"ranks_trailing", {"run", "--ranks", "4x"}, "--ranks is '4x'"},
         BadUsage{"schedule", {"run", "--schedule", "ring"}, "--schedule: "},
-        BadUsage{"shard", {"run", "--shard", "zigzag"}, "--shard: "},
+        BadUsage{
+            "shard",
+            {"run", "--shard", "zigzag"},
+            "--shard: shard 'zigzag': allowed are contiguous, dual_chunk, dual_chunk_doc, striped, balanced, auto"},
         BadUsage{"device", {"run", "--device", "tpu"}, "--device is 'tpu', allowed are auto, cpu, cuda"},
         BadUsage{"devices_on_cpu", {"run", "--device", "cpu", "--devices", "0"}, "but --device is cpu"},
         BadUsage{"devices_empty", {"run", "--devices", "0,,1"}, "--devices is ''"},

@@ -20,6 +20,7 @@ class Sm90Kernel final : public Kernel {
     return {.confines_nan = false,
             .confines_documents = false,
             .narrow_gradients = true,
+            .takes_scratch = true,
             .alignment = kMapAlignment,
             .device = Device::Kind::cuda};
   }

@@ -84,8 +84,8 @@ class Gathering {
   /// Why one that says this can't be a member, or nothing.
   [[nodiscard]] std::string fault_of(const Frame& hello) const {
     if (hello.number != options_.size) {
-      return fmt::format("rank {} was started as one of {} ranks, rank 0 as one of {}", hello.rank, hello.number,
-                         options_.size);
+      return fmt::format("rank {} was started as one of {}, rank 0 as one of {}", hello.rank,
+                         counted(hello.number, "rank"), options_.size);
     }
     const bool is_other = hello.rank > 0 && hello.rank < options_.size;
     if (is_other && members_[static_cast<std::size_t>(hello.rank)] == nullptr) return "";

@@ -237,8 +237,8 @@ struct Rendezvous::Impl {
 
 Rendezvous::Rendezvous(const RendezvousOptions& options) : impl_(std::make_unique<Impl>()) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-    fail(ErrorKind::bad_input, "rank {} of {} ranks; allowed: at least 1 rank, ranks counted from 0", options.rank,
-         options.size);
+    fail(ErrorKind::bad_input, "rank {} of {}; allowed: at least 1 rank, ranks counted from 0", options.rank,
+         counted(options.size, "rank"));
   }
   check_timeout(options.timeout);
   impl_->options = options;
