@@ -137,6 +137,7 @@ def attention(
         sink_kind = None if sink is None else "zero" if isinstance(sink, str) else "learnable"
         sink = _sink(sink, q)
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+        grad = torch.is_grad_enabled() and _any_requires_grad(q, k, v, sink)
         problem = _pairs(
             layout=layout,
             mask=mask,
@@ -150,7 +151,7 @@ def attention(
             sink=sink_kind,
             max_logit=1 if return_max_logit else None,
             deterministic=1 if deterministic else None,
-            grad=1 if torch.is_grad_enabled() and _any_requires_grad(q, k, v, sink) else None,
+            grad=1 if grad else None,
         )
         options = _pairs(
             group=group.name,
@@ -167,7 +168,7 @@ def attention(
         if not torch.compiler.is_compiling():
             group.abort(error)
         raise
-    out, lse, max_logit = ops._attention(q, k, v, sink, *lists, problem, options)
+    out, lse, max_logit = ops.attention(q, k, v, sink, *lists, problem, options, grad=grad)
     if not return_lse and not return_max_logit:
         return out
     return (out,) + ((lse,) if return_lse else ()) + ((max_logit,) if return_max_logit else ())
@@ -185,15 +186,16 @@ def _check_tensors(q, k, v):
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}; wanted: a torch.Tensor")
-        if tensor.dtype in _FLOAT8:
-            raise _core.UnsupportedError(f"{name} is {tensor.dtype}: float8 is not supported")
-        if tensor.dtype not in _DTYPES:
-            raise ValueError(f"{name} is {tensor.dtype}; allowed: bfloat16, float16, float32")
-        if tensor.dtype != q.dtype and not torch.is_autocast_enabled(q.device.type):
-            raise ValueError(f"{name} is {tensor.dtype} and q is {q.dtype}: q, k and v have one dtype")
+        dtype = tensor.dtype
+        if dtype not in _DTYPES:
+            if dtype in _FLOAT8:
+                raise _core.UnsupportedError(f"{name} is {dtype}: float8 is not supported")
+            raise ValueError(f"{name} is {dtype}; allowed: bfloat16, float16, float32")
+        if dtype != q.dtype and not torch.is_autocast_enabled(q.device.type):
+            raise ValueError(f"{name} is {dtype} and q is {q.dtype}: q, k and v have one dtype")
         if tensor.device != q.device:
             raise ValueError(f"{name} is on {tensor.device} and q on {q.device}: q, k and v lie on one device")
-    if q.device.type not in ("cpu", "cuda"):
+    if not (q.is_cpu or q.is_cuda):
         raise ValueError(f"q is on {q.device}; allowed: cpu, cuda")
 
 
@@ -201,15 +203,17 @@ def _check_shapes(q, k, v, layout, cu_seqlens_q):
     if layout not in ops.LAYOUTS:
         raise ValueError(f"layout is '{layout}'; allowed: {', '.join(ops.LAYOUTS)}")
     axes = 3 if layout == "thd" else 4
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != axes:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; layout {layout} has {axes} axes")
+    shapes = q.shape, k.shape, v.shape
+    for name, shape in zip("qkv", shapes):
+        if len(shape) != axes:
+            raise ValueError(f"{name} has shape {tuple(shape)}; layout {layout} has {axes} axes")
     if layout == "thd" and cu_seqlens_q is None:
         raise ValueError("packed sequences (thd) need cu_seqlens_q, the offsets of the whole batch's sequences")
-    if k.shape[:-1] != v.shape[:-1]:
+    (*_, dim_q), (*rows_k, dim_k), (*rows_v, _) = shapes
+    if rows_k != rows_v:
         raise ValueError(f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}: they differ in more than the last axis")
-    if k.shape[-1] != q.shape[-1]:
-        raise ValueError(f"q has head dim {q.shape[-1]} and k {k.shape[-1]}: they must be equal")
+    if dim_k != dim_q:
+        raise ValueError(f"q has head dim {dim_q} and k {dim_k}: they must be equal")
 
 
 def _refuse(dropout_p, attn_mask, alibi_slopes, softcap):

@@ -173,14 +173,15 @@ class _End:
         they are made on."""
         if self.device.type == "cpu":
             return 0
-        stream = torch.cuda.current_stream(self.device)
+        number = torch._C._cuda_getCurrentRawStream(self.device.index)
         if is_capturing(self.device):
             _captured.add(call)
-        elif stream != self._last_stream:
+        elif self._last_stream is None or number != self._last_stream.cuda_stream:
+            stream = torch.cuda.current_stream(self.device)
             if self._last_stream is not None:
                 stream.wait_stream(self._last_stream)
             self._last_stream = stream
-        return stream.cuda_stream
+        return number
 
     def failed(self, error):
         """After an error of this rank: nobody else waits for it, and the next call begins anew."""

@@ -8,6 +8,7 @@ packed documents are, it is the same graph.
 import contextlib
 import functools
 import json
+import math
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -65,11 +66,10 @@ def _rows_shape(q, layout):
 def _readable(tensor):
     """A tensor as every kernel can read it: its last axis lies densely, and on a CUDA device all of its rows begin at
     multiples of 16 bytes."""
-    strides = tensor.stride()
-    readable = strides[-1] == 1 or tensor.shape[-1] == 1
+    *strides, last = tensor.stride()
+    readable = last == 1 or tensor.shape[-1] == 1
     if readable and tensor.is_cuda:
-        size = tensor.element_size()
-        readable = not (tensor.data_ptr() % 16 or any([stride * size % 16 for stride in strides[:-1]]))
+        readable = tensor.data_ptr() % 16 == 0 and math.gcd(*strides) * tensor.element_size() % 16 == 0
     return tensor if readable else tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -217,10 +217,10 @@ def _forward(q, k, v, sink, *rest):
 
 def _forward_results(q, v, problem):
     values = _parse(problem)
-    out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)
-    lse = torch.empty(_rows_shape(q, values["layout"]), dtype=torch.float32, device=q.device)
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    lse = q.new_empty(_rows_shape(q, values["layout"]), dtype=torch.float32)
     heads = q.shape[_AXES[values["layout"]][1]] if "max_logit" in values else 0
-    return out, lse, torch.empty(heads, dtype=torch.float32, device=q.device)
+    return out, lse, lse.new_empty(heads)
 
 
 def _backward(dout, dlse, q, k, v, out, lse, sink, *rest):
@@ -235,9 +235,8 @@ def _backward(dout, dlse, q, k, v, out, lse, sink, *rest):
 
 
 def _backward_results(q, k, v, sink):
-    like = functools.partial(torch.empty, device=q.device)
-    dsink = like(0 if sink is None else sink.shape[0], dtype=torch.float32)
-    return like(q.shape, dtype=q.dtype), like(k.shape, dtype=k.dtype), like(v.shape, dtype=v.dtype), dsink
+    dsink = q.new_empty(0 if sink is None else sink.shape[0], dtype=torch.float32)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink
 
 
 for _key in ("CPU", "CUDA"):
@@ -259,11 +258,23 @@ _attention = torch.ops.rotunda.attention.default
 _attention_backward = torch.ops.rotunda.attention_backward.default
 
 
+def _below_autograd(operator, *arguments):
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*arguments)
+
+
+def attention(*arguments, grad):
+    """The operator. Where no gradient is wanted, its autograd kernel would only call on, and is left out: some
+    microseconds less."""
+    if grad or torch.compiler.is_compiling():
+        return _attention(*arguments)
+    return _below_autograd(_attention, *arguments)
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *arguments):
-        with torch._C._AutoDispatchBelowAutograd():
-            out, lse, max_logit = _attention(*arguments)
+        out, lse, max_logit = _below_autograd(_attention, *arguments)
         *tensors, ctx.problem, ctx.options = arguments
         ctx.save_for_backward(out, lse, *tensors)
         ctx.mark_non_differentiable(max_logit)
@@ -284,8 +295,7 @@ class _Attention(torch.autograd.Function):
 class _AttentionBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *arguments):
-        with torch._C._AutoDispatchBelowAutograd():
-            return _attention_backward(*arguments)
+        return _below_autograd(_attention_backward, *arguments)
 
     @staticmethod
     def backward(ctx, *_):
@@ -297,8 +307,7 @@ def _autograd(function, below):
     def run(*arguments):
         if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in arguments):
             return function.apply(*arguments)
-        with torch._C._AutoDispatchBelowAutograd():
-            return below(*arguments)
+        return _below_autograd(below, *arguments)
 
     return run
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import rotunda
@@ -133,6 +134,27 @@ def test_operator_is_well_behaved(alone):
     sink = torch.randn(2, requires_grad=True)
     problem = "layout=bshd mask=causal sink=learnable max_logit=1 grad=1"
     torch.library.opcheck(torch.ops.rotunda.attention, (*leaves, sink, *nothing, problem, options))
+
+
+class Seen(TorchDispatchMode):
+    """The operators that are called while it is on."""
+
+    def __init__(self):
+        super().__init__()
+        self.operators = []
+
+    def __torch_dispatch__(self, operator, types, arguments=(), keywords=None):
+        self.operators.append(operator)
+        return operator(*arguments, **(keywords or {}))
+
+
+@pytest.mark.parametrize("grad", (False, True))
+def test_modes_see_the_operator(alone, grad):
+    q = torch.randn(1, 8, 2, 16, requires_grad=grad)
+    with Seen() as seen:
+        out = rotunda.attention(q, q, q, group=alone)
+    assert out.requires_grad == grad
+    assert torch.ops.rotunda.attention.default in seen.operators
 
 
 def test_results_live_as_long_as_they_are_needed(alone):
