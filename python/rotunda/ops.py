@@ -55,12 +55,12 @@ def _parse(text):
     return dict(pair.split("=", 1) for pair in text.split())
 
 
-def _rows_shape(q, layout):
-    """Of row statistics: [b, h, s], or [h, t]."""
+def _rows_shape(shape, layout):
+    """Of row statistics, where q has this shape: [b, h, s], or [h, t]."""
     rows, heads = _AXES[layout]
     if layout == "thd":
-        return (q.shape[1], q.shape[0])
-    return (q.shape[1 if layout == "sbhd" else 0], q.shape[heads], q.shape[rows])
+        return (shape[heads], shape[rows])
+    return (shape[1 if layout == "sbhd" else 0], shape[heads], shape[rows])
 
 
 def _readable(tensor):
@@ -216,10 +216,10 @@ def _forward(q, k, v, sink, *rest):
 
 
 def _forward_results(q, v, problem):
-    values = _parse(problem)
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    lse = q.new_empty(_rows_shape(q, values["layout"]), dtype=torch.float32)
-    heads = q.shape[_AXES[values["layout"]][1]] if "max_logit" in values else 0
+    values, shape = _parse(problem), q.shape
+    out = q.new_empty((*shape[:-1], v.shape[-1]))
+    lse = q.new_empty(_rows_shape(shape, values["layout"]), dtype=torch.float32)
+    heads = shape[_AXES[values["layout"]][1]] if "max_logit" in values else 0
     return out, lse, lse.new_empty(heads)
 
 
