@@ -93,8 +93,10 @@ endif()
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-subobject-linkage)  # takes sources that a batch includes for headers
 endif()
-# rotunda_in_batches(TARGET): several of its sources are compiled at once, since most of a source's time is its headers'.
-function(rotunda_in_batches target)
+# rotunda_soon_compiled(TARGET): for the command line and the tests, which cost more to compile than to run: less
+# optimised, and several sources at once, since most of a source's time is its headers'.
+function(rotunda_soon_compiled target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:$<IF:$<BOOL:${ROTUNDA_SANITIZE}>,-O0,-O1>>)
   if(ROTUNDA_BATCHES AND NOT CMAKE_UNITY_BUILD)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
