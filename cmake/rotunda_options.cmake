@@ -96,7 +96,11 @@ endif()
 # rotunda_soon_compiled(TARGET): for the command line and the tests, which cost more to compile than to run: less
 # optimised, and several sources at once, since most of a source's time is its headers'.
 function(rotunda_soon_compiled target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:$<IF:$<BOOL:${ROTUNDA_SANITIZE}>,-O0,-O1>>)
+  set(optimisation -O1)
+  if(ROTUNDA_SANITIZE)
+    set(optimisation -O0)
+  endif()
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${optimisation}>)
   if(ROTUNDA_BATCHES AND NOT CMAKE_UNITY_BUILD)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
