@@ -31,10 +31,11 @@ struct ForwardMemory {
 };
 
 /// The running softmax of a thread's rows, in powers of 2: with base near the greatest logit so far, the sums are those
-/// of exp2(logit - base) over the columns that this thread has met.
+/// of exp2(logit - base) over the columns that this thread has met; `rounded` of the same weights in 16 bits, as they
+/// multiply the values. It is what those products are divided by, so that a row's weights add up to 1.
 template <class S>
 struct Softmax {
-  float base[S::kStrips][2], sum[S::kStrips][2];
+  float base[S::kStrips][2], sum[S::kStrips][2], rounded[S::kStrips][2];
   unsigned seen = 0;           ///< bit 2·strip + half: the row has seen a key
   float top = kMinusInfinity;  ///< greatest logit of the thread's rows, not scaled
 
@@ -66,7 +67,7 @@ __device__ void start(const ForwardCall& call, const TilePlace& place, const Pos
       const float base = static_cast<float>(lse * kLog2E);
       const float weight = empty ? 0 : exp2f(static_cast<float>(lse * kLog2E - base));
       state.softmax.base[m][h] = base;
-      state.softmax.sum[m][h] = at.part == 0 && at.column == 0 ? weight : 0;
+      state.softmax.sum[m][h] = state.softmax.rounded[m][h] = at.part == 0 && at.column == 0 ? weight : 0;
       float2 values[S::kSumBlocks] = {};
       if (!empty) load_sums<S>(call.acc, place.batch, row, place.head, call.d_v, at, values);
 #pragma unroll
@@ -154,6 +155,7 @@ __device__ void weigh(const float (&most)[S::kStrips][2], float scale_log2, Scor
       const float next = moves ? logit : base;
       factor[m][h] = moves ? exp2_fast(base - next) : 1;
       softmax.base[m][h] = next;
+      softmax.rounded[m][h] *= factor[m][h];
       moved = moved || moves;
       float sum = softmax.sum[m][h] * factor[m][h];
       const float subtracted = Softmax<S>::finite(next);
@@ -180,9 +182,26 @@ __device__ void weigh(const float (&most)[S::kStrips][2], float scale_log2, Scor
   }
 }
 
-/// Sums of each of the thread's rows over all threads that share it. Ends with the block in step.
+/// Adds a tile's weights as they have been rounded.
+template <class T, class S>
+__device__ void sum_rounded(const Weights<S>& weights, Softmax<S>& softmax) {
+#pragma unroll
+  for (int m = 0; m < S::kStrips; ++m) {
+#pragma unroll
+    for (int n = 0; n < S::kScoreBlocks; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float2 both = unpack<T>(weights[m][n][h]);
+        softmax.rounded[m][h] += both.x + both.y;
+      }
+    }
+  }
+}
+
+/// Sums of each of the thread's rows over all threads that share it. Begins and ends with the block in step.
 template <class S>
 __device__ void total_sums(const Position<S>& at, int tile_rows, float* shared, float (&sum)[S::kStrips][2]) {
+  __syncthreads();
 #pragma unroll
   for (int m = 0; m < S::kStrips; ++m) {
 #pragma unroll
@@ -219,6 +238,7 @@ __device__ void finish(const ForwardCall& call, const TilePlace& place, const Po
                        const ForwardMemory<S>& memory, ForwardState<S>& state) {
   Softmax<S>& softmax = state.softmax;
   total_sums<S>(at, call.walk.tile_rows, memory.maxima, softmax.sum);
+  total_sums<S>(at, call.walk.tile_rows, memory.maxima, softmax.rounded);
   const View& to = call.last ? call.out : call.acc;
   float top = softmax.top;
 #pragma unroll
@@ -228,7 +248,7 @@ __device__ void finish(const ForwardCall& call, const TilePlace& place, const Po
       const std::int64_t row = place.first + at.tile_row(m, h);
       const bool seen = (softmax.seen >> (2 * m + h) & 1U) != 0;
       if (row >= call.walk.rows || !(seen || call.init || call.last)) continue;
-      const float sum = softmax.sum[m][h], inverse = sum == 0 ? 1 : 1 / sum;
+      const float sum = softmax.sum[m][h], rounded = softmax.rounded[m][h], inverse = rounded == 0 ? 1 : 1 / rounded;
       if (isnan(sum) && softmax.top != HUGE_VALF)
         top = sum;  // maxima pass over NaN; infinite logits have such sums too
       if (at.part == 0 && at.column == 0) {
@@ -305,6 +325,7 @@ __global__ void __launch_bounds__(S::kMaxThreads, S::kBlocks) forward_kernel(con
       weigh<S>(most, call.scale_log2, scores, state);
       Weights<S> weights;
       pack_weights<T, S>(scores, weights);
+      sum_rounded<T, S>(weights, state.softmax);
       if constexpr (S::kParts > 1) store_weights<S>(weights, at, team);
 
       wait_for_groups<0>();
@@ -328,7 +349,6 @@ __global__ void __launch_bounds__(S::kMaxThreads, S::kBlocks) forward_kernel(con
     }
   }
   wait_for_groups<0>();
-  __syncthreads();
   finish<T, S>(call, place, Position<S>(fresh_thread()), memory, state);
 }
 

@@ -98,4 +98,13 @@ template <class T>
   }
 }
 
+template <class T>
+[[nodiscard]] __device__ float2 unpack(std::uint32_t both) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&both));
+  } else {
+    return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000U)};
+  }
+}
+
 }  // namespace rotunda::mma
