@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "kernel/cuda/contract.cuh"
 #include "kernel/elementwise/cuda/operations.hpp"
@@ -63,13 +64,13 @@ __device__ float share(float a, float whole) {
   return expf(a == whole ? 0 : a - whole);
 }
 
-/// The next four rows, of which `left` exist; the others are `none`.
-template <bool kVectors>
+/// The next four rows: all exist (kWhole), or `left` do and the others are `none`.
+template <bool kVectors, bool kWhole>
 __device__ Vector<float, kFour> load_rows(const float* from, std::int64_t stride, std::int64_t left, float none) {
-  if (kVectors && left >= kFour) return load_vector<kFour>(from);
+  if (kVectors && (kWhole || left >= kFour)) return load_vector<kFour>(from);
   Vector<float, kFour> rows;
 #pragma unroll
-  for (int i = 0; i < kFour; ++i) rows.at[i] = i < left ? from[i * stride] : none;
+  for (int i = 0; i < kFour; ++i) rows.at[i] = kWhole || i < left ? from[i * stride] : none;
   return rows;
 }
 
@@ -136,17 +137,22 @@ __global__ void ROTUNDA_CLUSTER __launch_bounds__(kGradientThreads) sink_gradien
     const RowSpan span = args.spans[n];
     const float* const lse = &args.lse.at(span.batch, span.begin, head);
     const float* const delta = &args.delta.at(span.batch, span.begin, head);
-    for (std::int64_t row = first; row < span.len; row += kTurns * kTurn) {
+    const auto add = [&](auto whole, std::int64_t row) {
+      constexpr bool kWhole = decltype(whole)::value;
       Vector<float, kFour> its_lse[kTurns], its_delta[kTurns];
 #pragma unroll
       for (int u = 0; u < kTurns; ++u) {
         const std::int64_t at = row + u * kTurn, left = span.len - at;
-        its_lse[u] = load_rows<kVectors>(lse + at * args.lse.row, args.lse.row, left, HUGE_VALF);  // a weight of 0
-        its_delta[u] = load_rows<kVectors>(delta + at * args.delta.row, args.delta.row, left, 0);
+        // A weight of 0 for what doesn't exist.
+        its_lse[u] = load_rows<kVectors, kWhole>(lse + at * args.lse.row, args.lse.row, left, HUGE_VALF);
+        its_delta[u] = load_rows<kVectors, kWhole>(delta + at * args.delta.row, args.delta.row, left, 0);
       }
 #pragma unroll
       for (int u = 0; u < kTurns; ++u) sum -= weigh(sink, its_lse[u], its_delta[u]);
-    }
+    };
+    std::int64_t row = first;
+    for (; row + (kTurns - 1) * kTurn + kFour <= span.len; row += kTurns * kTurn) add(std::true_type{}, row);
+    if (row < span.len) add(std::false_type{}, row);
   }
   const double total = sharers_sum(block_sum(sum, shared));
   if (blockIdx.x == 0 && threadIdx.x == 0) args.dsink[head * args.dsink_stride] = static_cast<float>(total);
