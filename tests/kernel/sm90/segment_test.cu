@@ -80,9 +80,9 @@ void expect_stages_in_order(int tiles) {
   expect(S::key_stage(0), kChunks);
   for (int n = 1; n < tiles; ++n) {
     expect(S::key_stage(n), kChunks);
-    expect(S::value_stage(n - 1, false), kValueSlabs);
+    expect(S::value_stage(n - 1, false), S::kValueSlabs);
   }
-  expect(S::value_stage(tiles - 1, true), kValueSlabs);
+  expect(S::value_stage(tiles - 1, true), S::kValueSlabs);
 }
 
 TEST(Ring, StagesFollowEachOther) {

@@ -13,6 +13,16 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, st
                : "memory");
 }
 
+/// To the same shared address of every CTA in `mask`; the same barrier of each counts the bytes.
+__device__ __forceinline__ void bulk_load_multicast(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                                    std::uint32_t barrier, std::uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "h"(mask)
+      : "memory");
+}
+
 /// To global memory, in the calling thread's open group.
 __device__ __forceinline__ void bulk_store(void* to, std::uint32_t from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),

@@ -57,7 +57,7 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
 #define ROTUNDA_OUT_32(i) ROTUNDA_OUT_8(i), ROTUNDA_OUT_8(i + 8), ROTUNDA_OUT_8(i + 16), ROTUNDA_OUT_8(i + 24)
 #define ROTUNDA_OUT_48 ROTUNDA_OUT_32(0), ROTUNDA_OUT_8(32), ROTUNDA_OUT_8(40)
 #define ROTUNDA_OUT_64 ROTUNDA_OUT_32(0), ROTUNDA_OUT_32(32)
-#define ROTUNDA_OUT_68 ROTUNDA_OUT_64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+#define ROTUNDA_OUT_72 ROTUNDA_OUT_64, ROTUNDA_OUT_8(64)
 #define ROTUNDA_OUT_80 ROTUNDA_OUT_64, ROTUNDA_OUT_8(64), ROTUNDA_OUT_8(72)
 #define ROTUNDA_OUT_96 ROTUNDA_OUT_64, ROTUNDA_OUT_32(64)
 #define ROTUNDA_OUT_112 ROTUNDA_OUT_96, ROTUNDA_OUT_8(96), ROTUNDA_OUT_8(104)
@@ -68,7 +68,7 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define ROTUNDA_REGISTERS_64 ROTUNDA_REGISTERS_48 \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define ROTUNDA_REGISTERS_68 ROTUNDA_REGISTERS_64 ", %64, %65, %66, %67"
+#define ROTUNDA_REGISTERS_72 ROTUNDA_REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define ROTUNDA_REGISTERS_80 ROTUNDA_REGISTERS_64 \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define ROTUNDA_REGISTERS_96 ROTUNDA_REGISTERS_80 \
@@ -92,8 +92,8 @@ enum class Major { k, mn };  ///< which axis of an operand is contiguous
     ROTUNDA_WGMMA(48, 96, type, 48, 49, 50, 51, 52);                     \
   } else if constexpr (kColumns == 128) {                                \
     ROTUNDA_WGMMA(64, 128, type, 64, 65, 66, 67, 68);                    \
-  } else if constexpr (kColumns == 136) {                                \
-    ROTUNDA_WGMMA(68, 136, type, 68, 69, 70, 71, 72);                    \
+  } else if constexpr (kColumns == 144) {                                \
+    ROTUNDA_WGMMA(72, 144, type, 72, 73, 74, 75, 76);                    \
   } else if constexpr (kColumns == 160) {                                \
     ROTUNDA_WGMMA(80, 160, type, 80, 81, 82, 83, 84);                    \
   } else if constexpr (kColumns == 192) {                                \
@@ -118,20 +118,56 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], std::uint64_t de
   }
 }
 
+// With A in registers.
+#define ROTUNDA_WGMMA_A(registers, n, type, a0, a1, a2, a3, b, add, tb)                                              \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n            \
+               "k16.f32." type "." type " {" ROTUNDA_REGISTERS_##registers "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 \
+                                                                           "}, %" #b ", add, 1, 1, %" #tb ";\n}"     \
+               : ROTUNDA_OUT_##registers                                                                             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor_b), "r"(add_to_d), "n"(kTransposeB))
+
+#define ROTUNDA_WGMMA_A_OF(type)                                         \
+  if constexpr (kColumns == 96) {                                        \
+    ROTUNDA_WGMMA_A(48, 96, type, 48, 49, 50, 51, 52, 53, 54);           \
+  } else if constexpr (kColumns == 128) {                                \
+    ROTUNDA_WGMMA_A(64, 128, type, 64, 65, 66, 67, 68, 69, 70);          \
+  } else if constexpr (kColumns == 160) {                                \
+    ROTUNDA_WGMMA_A(80, 160, type, 80, 81, 82, 83, 84, 85, 86);          \
+  } else {                                                               \
+    static_assert(kColumns == 192, "m64nNk16 is here for some N alone"); \
+    ROTUNDA_WGMMA_A(96, 192, type, 96, 97, 98, 99, 100, 101, 102);       \
+  }
+
+/// Likewise with A in registers, which stay as they are until the product is done. Thread t holds in a[i] of row
+/// 16·w + g + 8·(i % 2) the columns 2·q + 8·(i / 2) and the next: two columns of D's layout, packed.
+template <class T, int kColumns, Major kMajorB>
+__device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], const std::uint32_t (&a)[4], std::uint64_t descriptor_b,
+                                      int add_to_d) {
+  constexpr int kTransposeB = kMajorB == Major::mn ? 1 : 0;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    ROTUNDA_WGMMA_A_OF("bf16")
+  } else {
+    static_assert(std::is_same_v<T, __half>);
+    ROTUNDA_WGMMA_A_OF("f16")
+  }
+}
+
+#undef ROTUNDA_WGMMA_A_OF
+#undef ROTUNDA_WGMMA_A
 #undef ROTUNDA_WGMMA_OF
 #undef ROTUNDA_WGMMA
 #undef ROTUNDA_REGISTERS_128
 #undef ROTUNDA_REGISTERS_112
 #undef ROTUNDA_REGISTERS_96
 #undef ROTUNDA_REGISTERS_80
-#undef ROTUNDA_REGISTERS_68
+#undef ROTUNDA_REGISTERS_72
 #undef ROTUNDA_REGISTERS_64
 #undef ROTUNDA_REGISTERS_48
 #undef ROTUNDA_OUT_128
 #undef ROTUNDA_OUT_112
 #undef ROTUNDA_OUT_96
 #undef ROTUNDA_OUT_80
-#undef ROTUNDA_OUT_68
+#undef ROTUNDA_OUT_72
 #undef ROTUNDA_OUT_64
 #undef ROTUNDA_OUT_48
 #undef ROTUNDA_OUT_32

@@ -44,12 +44,14 @@ bool has_aligned_pairs(const TensorView& view) {
   return even;
 }
 
-GradientOutput output(const TensorView& view, double scale, std::byte* scratch) {
+/// `summed`: what its B holds.
+GradientOutput output(const TensorView& view, double scale, const TensorView& summed, std::byte* scratch) {
   GradientOutput out{.map = {},
                      .mapped = !is_narrow(view) && may_be_mapped(view),
                      .to = DeviceRows(view),
                      .scratch = reinterpret_cast<float*>(scratch),
                      .dim = static_cast<int>(view.dim()),
+                     .shift = row_shift(summed),
                      .narrow = is_narrow(view),
                      .aligned = has_aligned_pairs(view),
                      .scale = static_cast<float>(scale)};
@@ -76,6 +78,8 @@ void run_chunks(const BackwardArgs& args, const BackwardPlan& plan, std::byte* w
                      .ds = workspace + plan.ds_offset,
                      .lse = DeviceRows(args.lse),
                      .delta = DeviceRows(args.delta),
+                     .k_shift = row_shift(args.k),
+                     .v_shift = row_shift(args.v),
                      .d = static_cast<int>(args.q.dim()),
                      .d_v = static_cast<int>(args.v.dim()),
                      .scale = static_cast<float>(args.scale)};
@@ -92,9 +96,9 @@ void run_chunks(const BackwardArgs& args, const BackwardPlan& plan, std::byte* w
                            .heads = {},
                            .p = scores.p,
                            .ds = scores.ds,
-                           .dq = output(args.dq, args.scale, nullptr),
-                           .dk = output(args.dk, args.scale, workspace + plan.dk_scratch),
-                           .dv = output(args.dv, 1, workspace + plan.dv_scratch)};
+                           .dq = output(args.dq, args.scale, args.k, nullptr),
+                           .dk = output(args.dk, args.scale, args.q, workspace + plan.dk_scratch),
+                           .dv = output(args.dv, 1, args.dout, workspace + plan.dv_scratch)};
   for (const BackwardPlan::Chunk& chunk : plan.chunks) {
     const ChunkOffsets& lists = plan.offsets[static_cast<std::size_t>(chunk.lists)];
     scores.lists = gradients.lists = lists.at(workspace);

@@ -13,7 +13,7 @@ struct GradientShape {
   static constexpr int kBoxes = (kColumns + 63) / 64;  ///< of B, the last one perhaps wider than what is used
   /// Behind the stages: what a consumer warp stores at once, two boxes of it.
   static constexpr std::uint32_t kBoxOfStore = kStoreRows * 128, kStorePerWarp = 2 * kBoxOfStore;
-  using Layout = RingLayout<kBoxes, kConsumerWarps * static_cast<int>(kStorePerWarp)>;
+  using Layout = RingLayout<kBoxes, kConsumerWarps* static_cast<int>(kStorePerWarp)>;
 };
 
 /// Query heads of the chunk whose sums an item adds up.
@@ -25,6 +25,12 @@ __device__ inline HeadRange heads_of(const ChunkHeads& heads, const GradientItem
   if (item.gradient == Gradient::dq) return {item.head, heads.has(item.head) ? item.head + 1 : item.head};
   return {max(item.head * heads.group, -heads.q_first),
           min((item.head + 1) * heads.group, heads.heads_q - heads.q_first)};
+}
+
+/// Elements by which the columns of an item's sum are shifted: as its B is, the first of its heads' where they differ.
+__device__ inline int shift_of(const ChunkHeads& heads, const GradientOutput& out, const GradientItem& item) {
+  const int head = item.gradient == Gradient::dq ? heads.kv_head(item.head) : heads.q_head(heads_of(heads, item).begin);
+  return out.shift.of(head);
 }
 
 /// An item of a thread block, fetched while the one before it is worked on.
@@ -41,18 +47,30 @@ struct GradientWork {
   [[nodiscard]] __device__ bool exists() const { return index < end; }
 };
 
-/// The warp that copies. One lane starts the copies; all clean.
+/// The first column of this thread block's half of a tile.
+template <int kColumns>
+__device__ int first_column() {
+  return static_cast<int>(ptx::cluster_rank()) * kColumns;
+}
+
+/// The warps that copy, each its part of every step: the first this block's half of A, for the whole team, the others
+/// the boxes of B in turn. One lane of a warp starts the copies; all of the first clean.
 template <int kColumns>
 class GradientProducer {
   using Layout = typename GradientShape<kColumns>::Layout;
 
  public:
-  __device__ GradientProducer(const GradientParams& p, Ring<Layout> ring, std::uint32_t base)
-      : p_(p), ring_(ring), whole_(base + Layout::kWhole), lane_(static_cast<int>(threadIdx.x) % 32) {}
+  __device__ GradientProducer(const GradientParams& p, Ring<Layout, kTeam> ring)
+      : p_(p),
+        ring_(ring),
+        rank_(static_cast<int>(ptx::cluster_rank())),
+        warp_(ptx::uniform(static_cast<int>(threadIdx.x) / 32)),
+        lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   __device__ void run() {
-    const int worker = static_cast<int>(blockIdx.x);
-    GradientWork next(p_.lists, p_.lists.item_first[worker], p_.lists.item_first[worker + 1]);
+    if (p_.by_chunks && warp_ > 1) return;  // nothing to copy: nobody would wait for them
+    const int team = static_cast<int>(blockIdx.x) / kTeam;
+    GradientWork next(p_.lists, p_.lists.item_first[team], p_.lists.item_first[team + 1]);
     while (next.exists()) {
       const GradientWork work = next;
       next = GradientWork(p_.lists, work.index + 1, work.end);
@@ -86,7 +104,7 @@ class GradientProducer {
             .b = of_q                            ? &p_.k
                  : item.gradient == Gradient::dk ? &p_.q
                                                  : &p_.dout,
-            .column = item.column * kColumns,
+            .column = first_column<kColumns>() - shift_of(p_.heads, p_.output(item.gradient), item),
             .row = cell.inner_row,
             .head = of_q ? p_.heads.kv_head(head) : p_.heads.q_head(head),
             .batch = cell.batch};
@@ -94,47 +112,61 @@ class GradientProducer {
 
   __device__ void copy_run(const Source& from, const Run& run) {
     if (ptx::elect_lane()) {
-      Ring<Layout> ring = ring_;
+      Ring<Layout, kTeam> ring = ring_;
 #pragma unroll 1
       for (int step = run.first; step < run.first + run.count; ++step, ring.advance()) {
         copy(from, step, ring, run);
       }
     }
     __syncwarp();
-    if (run.clean >= 0) clean(p_.lists.row_masks[run.clean]);
+    if (run.clean >= 0 && warp_ == 0) clean(p_.lists.row_masks[run.clean]);
     ring_.advance(run.count);
   }
 
-  __device__ void copy(const Source& from, int step, const Ring<Layout>& ring, const Run& run) const {
-    const std::uint32_t stage = ring.stage(), barrier = run.clean < 0 ? ring.full() : whole_;
-    std::int64_t tile = 0;
-    if (from.row_tiles != nullptr) tile = from.row_tiles[step / kRowBlocks];
+  __device__ void copy(const Source& from, int step, const Ring<Layout, kTeam>& ring, const Run& run) const {
+    const std::uint32_t barrier = run.clean < 0 ? ring.full() : ring.whole();
+    if (warp_ == 0) {
+      copy_a(from, step, ring, run, barrier);
+    } else {
+      copy_b(from, step, ring, barrier);
+    }
+  }
+
+  __device__ void copy_a(const Source& from, int step, const Ring<Layout, kTeam>& ring, const Run& run,
+                         std::uint32_t barrier) const {
+    static_assert(kRowsBytes == kTeam * kBoxBytes);
+    constexpr std::uint16_t kEveryone = (1 << kTeam) - 1;
+    const std::uint8_t* half = from.a;
+    if (from.row_tiles == nullptr) {
+      half += std::int64_t{step} * kKeyBlockBytes + rank_ * static_cast<int>(kBoxBytes);
+    } else {
+      half += from.row_tiles[step / kRowBlocks] * std::int64_t{kTileBytes} +
+              step % kRowBlocks * static_cast<int>(kBoxBytes) + rank_ * kKeyBlockBytes;
+    }
     ring.wait_empty();
     ring.set_halves(run.halves);
     ptx::mbarrier_arrive_expect(barrier, Layout::kStage);
-    if (from.row_tiles == nullptr) {
-      ptx::bulk_load(stage, from.a + std::int64_t{step} * kKeyBlockBytes, kRowsBytes, barrier);
-    } else {
-      const std::uint8_t* a = from.a + tile * kTileBytes + step % kRowBlocks * static_cast<int>(kBoxBytes);
-      ptx::bulk_load(stage, a, kBoxBytes, barrier);
-      ptx::bulk_load(stage + kBoxBytes, a + kKeyBlockBytes, kBoxBytes, barrier);
-    }
+    ptx::bulk_load_multicast(ring.stage() + rank_ * kBoxBytes, half, kBoxBytes, barrier, kEveryone);
+  }
+
+  /// May be ahead of who says how many bytes to expect: a phase that waits for that arrival counts from below zero too.
+  __device__ void copy_b(const Source& from, int step, const Ring<Layout, kTeam>& ring, std::uint32_t barrier) const {
+    const std::uint32_t to = ring.stage() + kRowsBytes;
     const int row = from.row + kBlock * step;
+    ring.wait_empty();
     if (p_.by_chunks) {
-      ptx::tma_load(stage + kRowsBytes, from.b, barrier, ptx::Box5{0, row, from.column / 64, from.head, from.batch});
+      ptx::tma_load(to, from.b, barrier, ptx::Box5{0, row, from.column / 64, from.head, from.batch});
       return;
     }
-#pragma unroll
-    for (int i = 0; i < GradientShape<kColumns>::kBoxes; ++i) {
-      ptx::tma_load(stage + kRowsBytes + i * kBoxBytes, from.b, barrier,
-                    ptx::Box4{from.column + 64 * i, row, from.head, from.batch});
+#pragma unroll 1
+    for (int i = warp_ - 1; i < GradientShape<kColumns>::kBoxes; i += kProducerWarps - 1) {
+      ptx::tma_load(to + i * kBoxBytes, from.b, barrier, ptx::Box4{from.column + 64 * i, row, from.head, from.batch});
     }
   }
 
   /// Zeroes the rows of B that no slice has, when all has come, and only then hands the stage on.
   __device__ void clean(std::uint64_t rows) {
-    ptx::mbarrier_wait(whole_, whole_parity_);
-    whole_parity_ ^= 1;
+    ring_.wait_whole(whole_parities_);
     const std::uint32_t at = ring_.stage() + kRowsBytes + lane_ / 8 * kBoxBytes + lane_ % 8 * 16;
     for (std::uint64_t left = ~rows; left != 0; left &= left - 1) {
       const int row = __ffsll(static_cast<long long>(left)) - 1;
@@ -146,9 +178,9 @@ class GradientProducer {
   }
 
   const GradientParams& p_;
-  Ring<Layout> ring_;
-  std::uint32_t whole_, whole_parity_ = 0;
-  int lane_;
+  Ring<Layout, kTeam> ring_;
+  int rank_, warp_, lane_;
+  std::uint32_t whole_parities_ = 0;  ///< a bit a stage
 };
 
 }  // namespace rotunda::sm90::wide

@@ -28,14 +28,16 @@ class GradientStore {
   }
 
   /// `empty`: the tile had no steps, and acc holds nothing.
-  __device__ void tile(const GradientOutput& out, const GradientWork& work, int head, bool empty) const {
-    const GradientItem& item = work.item;
+  __device__ void tile(const GradientParams& p, const GradientWork& work, int head, bool empty) const {
+    const GradientOutput& out = p.output(work.item.gradient);
     const GradientCell& cell = work.cell;
-    if (kColumns % kBoxColumns == 0 && out.mapped && !empty && cell.rows == kGradientRows) {
-      return store_boxes(out, work, head);
+    const int column = first_column<kColumns>() - shift_of(p.heads, out, work.item);
+    // A box that begins before its row is an illegal instruction.
+    if (kColumns % kBoxColumns == 0 && column >= 0 && out.mapped && !empty && cell.rows == kGradientRows) {
+      return store_boxes(out, work, head, column);
     }
-    const int first = item.column * kColumns + thread_ % 4 * 2;
-    const bool whole = out.dim >= (item.column + 1) * kColumns;
+    const int first = column + thread_ % 4 * 2;
+    const bool whole = column >= 0 && out.dim >= column + kColumns;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = 64 * warpgroup_ + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * i;
@@ -43,6 +45,7 @@ class GradientStore {
       Place to{.sum = out.to.at<float>(cell.batch, cell.row + row, head) + first,
                .final = out.to.at<T>(cell.batch, cell.row + row, head) + first,
                .scale = out.scale,
+               .begin = column < 0 ? -column : 0,
                .width = out.dim - first,
                .load = cell.load != 0,
                .narrow = out.narrow && cell.last != 0};
@@ -59,11 +62,10 @@ class GradientStore {
   static constexpr int kBoxColumns = 32;  ///< fp32, 128 bytes
 
   /// The warp's 16 rows, two boxes of 32 columns at a time.
-  __device__ void store_boxes(const GradientOutput& out, const GradientWork& work, int head) const {
+  __device__ void store_boxes(const GradientOutput& out, const GradientWork& work, int head, int first) const {
     constexpr std::uint32_t kBox = GradientShape<kColumns>::kBoxOfStore;
     const int lane = thread_ % 32, row = lane / 4, place = lane % 4;
     const int first_row = work.cell.row + 64 * warpgroup_ + thread_ / 32 * kStoreRows;
-    const int first_column = work.item.column * kColumns;
 #pragma unroll
     for (int column = 0; column < kColumns; column += 2 * kBoxColumns) {
       if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
@@ -83,7 +85,7 @@ class GradientStore {
       if (!ptx::elect_lane()) continue;
 #pragma unroll
       for (int box = 0; box < 2 && column + box * kBoxColumns < kColumns; ++box) {
-        const ptx::Box4 at{first_column + column + box * kBoxColumns, first_row, head, work.cell.batch};
+        const ptx::Box4 at{first + column + box * kBoxColumns, first_row, head, work.cell.batch};
         work.cell.load != 0 ? ptx::tma_add(&out.map, at, memory_ + box * kBox)
                             : ptx::tma_store(&out.map, at, memory_ + box * kBox);
       }
@@ -96,7 +98,7 @@ class GradientStore {
     float* sum;
     T* final;
     float scale;
-    int width;  ///< columns from the thread's first to the head dim
+    int begin, width;  ///< columns of the tile, from the thread's first, before the row and to the head dim
     bool load, narrow;
   };
 
@@ -104,12 +106,12 @@ class GradientStore {
     return {acc_[4 * g + 2 * i] * to.scale, acc_[4 * g + 2 * i + 1] * to.scale};
   }
 
-  /// Calls body(g) for the groups of eight columns that exist: all of them (kWhole), or those within the width.
+  /// Calls body(g) for the groups of eight columns that exist: all of them (kWhole), or those within the row.
   template <bool kWhole, class Body>
   __device__ static void each_group(const Place& to, int begin, int end, Body&& body) {
 #pragma unroll
     for (int g = begin; g < end; ++g) {
-      if (kWhole || 8 * g < to.width) body(g);
+      if (kWhole || (8 * g >= to.begin && 8 * g < to.width)) body(g);
     }
   }
 

@@ -1,9 +1,10 @@
 // The gradients of a chunk from its P and dS: dq = scale·dS·K, dk += scale·dSᵀ·Q, dv += Pᵀ·dout.
 //
-// One kernel makes all three, so that a chunk's few dq tiles run beside its many dk and dv tiles. A tile is 128 rows by
-// kColumns columns, 64 rows for each consumer warpgroup; a step adds 64 of the summed axis. A (dS, or Pᵀ and dSᵀ read
-// along their columns) comes from the pools as it was written, B (K, Q or dout) by the copy engine, with zeros beyond
-// the head dim.
+// One kernel makes all three, so that a chunk's few dq tiles run beside its many dk and dv tiles. A tile is 128 rows,
+// and a team of two thread blocks, a cluster, has it: each kColumns of the columns, with 64 rows for each consumer
+// warpgroup. A step adds 64 of the summed axis. A (dS, or Pᵀ and dSᵀ read along their columns) comes from the pools as
+// it was written, half of it fetched by each block for both; B (K, Q or dout) by the copy engine, with zeros beyond the
+// head dim.
 #include "kernel/sm90/ptx/wgmma.cuh"
 #include "kernel/sm90/wide/backward_gradient_producer.cuh"
 #include "kernel/sm90/wide/backward_gradient_store.cuh"
@@ -22,14 +23,14 @@ class Consumer {
   using Layout = typename GradientShape<kColumns>::Layout;
 
  public:
-  __device__ Consumer(const GradientParams& p, Ring<Layout> ring, std::uint32_t base, int warpgroup)
+  __device__ Consumer(const GradientParams& p, Ring<Layout, kTeam> ring, std::uint32_t base, int warpgroup)
       : p_(p), ring_(ring), base_(base), warpgroup_(warpgroup), thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
 
   __device__ void run() {
-    const int worker = static_cast<int>(blockIdx.x);
-    const int end = ptx::uniform(p_.lists.item_first[worker + 1]);
+    const int team = static_cast<int>(blockIdx.x) / kTeam;
+    const int end = ptx::uniform(p_.lists.item_first[team + 1]);
     const GradientStore<T, kColumns> store(acc_, base_ + Layout::kOwn, warpgroup_, thread_);
-    GradientWork next(p_.lists, ptx::uniform(p_.lists.item_first[worker]), end);
+    GradientWork next(p_.lists, ptx::uniform(p_.lists.item_first[team]), end);
     while (next.exists()) {
       const GradientWork work = next;
       next = GradientWork(p_.lists, work.index + 1, end);
@@ -37,10 +38,10 @@ class Consumer {
       const int steps = ptx::uniform(work.cell.steps * (heads.end - heads.begin));
       if (ptx::uniform(static_cast<int>(work.item.gradient)) == static_cast<int>(Gradient::dq)) {
         const bool any = sum<ptx::Major::k>(steps);
-        if (heads.end > heads.begin) store.tile(p_.dq, work, p_.heads.q_head(work.item.head), !any);
+        if (heads.end > heads.begin) store.tile(p_, work, p_.heads.q_head(work.item.head), !any);
       } else {
         const bool any = sum<ptx::Major::mn>(steps);
-        store.tile(work.item.gradient == Gradient::dk ? p_.dk : p_.dv, work, p_.heads.kv_first + work.item.head, !any);
+        store.tile(p_, work, p_.heads.kv_first + work.item.head, !any);
       }
     }
     store.finish();
@@ -83,7 +84,7 @@ class Consumer {
   }
 
   const GradientParams& p_;
-  Ring<Layout> ring_;
+  Ring<Layout, kTeam> ring_;
   std::uint32_t base_;
   int warpgroup_, thread_;
   float acc_[kColumns / 2];
@@ -93,27 +94,29 @@ template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const __grid_constant__ GradientParams p) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   const std::uint32_t base = ptx::shared_address(memory);
-  const Ring<typename GradientShape<kColumns>::Layout> ring(base);
+  const Ring<typename GradientShape<kColumns>::Layout, kTeam> ring(base);
   ring.init();
   const int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x < 32) GradientProducer<kColumns>(p, ring, base).run();
+    GradientProducer<kColumns>(p, ring).run();
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();
     Consumer<T, kColumns>(p, ring, base, warpgroup - 1).run();
   }
+  ring.leave();
 }
 
 template <class T, int kColumns>
 void launch(const GradientParams& params, int workers, Stream stream) {
-  launch_early(gradients_kernel<T, kColumns>, params, workers, GradientShape<kColumns>::Layout::kBytes, stream);
+  launch_early<kTeam>(gradients_kernel<T, kColumns>, params, kTeam * teams_of(workers),
+                      GradientShape<kColumns>::Layout::kBytes, stream);
 }
 
 template <class T>
 void launch(const GradientParams& params, int columns, int workers, Stream stream) {
   switch (columns) {
-    case 136: return launch<T, 136>(params, workers, stream);
+    case 144: return launch<T, 144>(params, workers, stream);
     case 160: return launch<T, 160>(params, workers, stream);
     case 192: return launch<T, 192>(params, workers, stream);
     case 224: return launch<T, 224>(params, workers, stream);

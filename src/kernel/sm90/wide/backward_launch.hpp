@@ -20,7 +20,7 @@ void zero_rows(const RowSpan* rows, std::int64_t count, const TensorView& gradie
 
 void launch_scores(const ScoreParams& params, DType dtype, int workers, Stream stream);
 
-/// `columns`: of a gradient tile (gradient_columns).
+/// `columns`: of a thread block (gradient_columns).
 void launch_gradients(const GradientParams& params, DType dtype, int columns, int workers, Stream stream);
 
 }  // namespace rotunda::sm90::wide

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernel/sm90/row_shift.hpp"
 #include "kernel/sm90/wide/backward_work.hpp"
 #include "rotunda/tensor.hpp"
 
@@ -43,8 +44,9 @@ struct ScoreParams {
   CUtensorMap k, v;     ///< boxes of kTileKeys rows
   ChunkLists lists;
   ChunkHeads heads;
-  void *p, *ds;           ///< the pools
-  DeviceRows lse, delta;  ///< fp32
+  void *p, *ds;               ///< the pools
+  DeviceRows lse, delta;      ///< fp32
+  RowShift k_shift, v_shift;  ///< what q and dout follow
   int d, d_v;
   float scale;
   int lag = 2;  ///< stages that the second consumer warpgroup is behind the first: 1 to 3
@@ -59,6 +61,7 @@ struct GradientOutput {
   DeviceRows to;
   float* scratch = nullptr;  ///< [cell][row][dim], where 16-bit results are summed over chunks
   int dim = 0;
+  RowShift shift;        ///< what its columns have, by the head of B
   bool narrow = false;   ///< 16 bits
   bool aligned = false;  ///< pairs of columns may be stored at once
   float scale = 1;
@@ -71,6 +74,10 @@ struct GradientParams {
   ChunkHeads heads;
   const void *p, *ds;
   GradientOutput dq, dk, dv;
+
+  [[nodiscard]] __device__ const GradientOutput& output(Gradient gradient) const {
+    return gradient == Gradient::dq ? dq : gradient == Gradient::dk ? dk : dv;
+  }
 };
 
 }  // namespace rotunda::sm90::wide

@@ -32,11 +32,11 @@ struct WeighedItem {
   std::int64_t weight;
 };
 
-/// Deals items out to workers, each to the one that has least so far.
+/// Deals items out to teams, each to the one that has least so far.
 class Dealer {
  public:
-  explicit Dealer(int workers) : hands_(static_cast<std::size_t>(workers)) {
-    for (int w = 0; w < workers; ++w) loads_.push({0, w});
+  explicit Dealer(int teams) : hands_(static_cast<std::size_t>(teams)) {
+    for (int t = 0; t < teams; ++t) loads_.push({0, t});
   }
 
   /// Heaviest first.
@@ -44,15 +44,15 @@ class Dealer {
     std::stable_sort(items.begin(), items.end(),
                      [](const WeighedItem& a, const WeighedItem& b) { return a.weight > b.weight; });
     for (const WeighedItem& one : items) {
-      const auto [load, worker] = loads_.top();
+      const auto [load, team] = loads_.top();
       loads_.pop();
-      hands_[static_cast<std::size_t>(worker)].push_back(one.item);
-      loads_.push({load + one.weight, worker});
+      hands_[static_cast<std::size_t>(team)].push_back(one.item);
+      loads_.push({load + one.weight, team});
     }
     items.clear();
   }
 
-  /// All items by worker, and where each worker's begin.
+  /// All items by team, and where each team's begin.
   [[nodiscard]] std::pair<std::vector<GradientItem>, std::vector<std::int32_t>> hands() const {
     std::vector<GradientItem> all;
     std::vector<std::int32_t> first{0};
@@ -64,7 +64,7 @@ class Dealer {
   }
 
  private:
-  using Load = std::pair<std::int64_t, int>;  // and the worker
+  using Load = std::pair<std::int64_t, int>;  // and the team
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads_;
   std::vector<std::vector<GradientItem>> hands_;
 };
@@ -171,29 +171,25 @@ class Planner {
     plan_.pool_tiles = std::max(plan_.pool_tiles, std::int64_t{lists.tiles_per_head} * kv_count * shape_.group);
   }
 
-  /// A few KV heads at a time, so that what workers read at once fits L2, and enough for an even end.
+  /// A few KV heads at a time, so that what teams read at once fits L2, and enough for an even end.
   [[nodiscard]] std::pair<std::vector<GradientItem>, std::vector<std::int32_t>> deal_items(const RangeLists& lists,
                                                                                            int kv_count) const {
     constexpr std::size_t kRounds = 3;
-    Dealer dealer(shape_.workers);
+    const int teams = teams_of(shape_.workers);
+    Dealer dealer(teams);
     std::vector<WeighedItem> items;
     for (int kv = 0; kv < kv_count; ++kv) {
       add_items(lists, kv, items);
-      const bool enough = items.size() >= kRounds * static_cast<std::size_t>(shape_.workers);
+      const bool enough = items.size() >= kRounds * static_cast<std::size_t>(teams);
       if (enough || kv + 1 == kv_count) dealer.deal(items);
     }
     return dealer.hands();
   }
 
   void add_items(const RangeLists& lists, int kv, std::vector<WeighedItem>& items) const {
-    const int width = gradient_columns(shape_.d, shape_.d_v);
     const auto add = [&](std::size_t cell, int head, Gradient gradient, std::int64_t steps) {
-      const int dim = gradient == Gradient::dv ? shape_.d_v : shape_.d;
-      for (int column = 0; column * width < dim; ++column) {
-        items.push_back({{static_cast<std::int32_t>(cell), static_cast<std::uint16_t>(head), gradient,
-                          static_cast<std::uint8_t>(column)},
-                         steps + kItemSteps});
-      }
+      items.push_back(
+          {{static_cast<std::int32_t>(cell), static_cast<std::uint16_t>(head), gradient}, steps + kItemSteps});
     };
     for (std::size_t i = 0; i < lists.dkv_cells.size(); ++i) {
       const std::int64_t steps = std::int64_t{lists.dkv_cells[i].steps} * shape_.group;
@@ -236,7 +232,7 @@ class Planner {
 }  // namespace
 
 int gradient_columns(int d, int d_v) {
-  for (const int columns : {136, 160, 192, 224}) {
+  for (const int columns : {144, 160, 192, 224}) {
     if (2 * columns >= std::max(d, d_v)) return columns;
   }
   return 256;

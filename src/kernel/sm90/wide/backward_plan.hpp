@@ -35,7 +35,7 @@ struct BackwardShape {
   bool operator==(const BackwardShape&) const = default;
 };
 
-/// Columns of a gradient tile for head dims up to 512: two tiles are a row.
+/// Columns that a thread block of a team has, for head dims up to 512.
 [[nodiscard]] int gradient_columns(int d, int d_v);
 
 /// Where a chunk's lists lie in BackwardPlan::lists, in bytes.

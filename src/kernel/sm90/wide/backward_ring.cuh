@@ -12,7 +12,7 @@
 namespace rotunda::sm90::wide {
 
 constexpr int kWarpgroup = 128, kConsumers = 2, kConsumerWarps = kConsumers * kWarpgroup / 32;
-constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
+constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kProducerWarps = kWarpgroup / 32;
 
 constexpr int kStages = 4;
 constexpr std::uint32_t kBoxBytes = 64 * 128;        ///< 64 rows of 64 elements: what one copy brings
@@ -24,31 +24,33 @@ struct RingLayout {
   static constexpr std::uint32_t kStage = kRowsBytes + kBoxes * kBoxBytes;
   static constexpr std::uint32_t kOwn = kStages * kStage;
   static constexpr std::uint32_t kFull = kOwn + kExtra, kEmpty = kFull + 8 * kStages, kWhole = kEmpty + 8 * kStages;
-  static constexpr std::uint32_t kHalves = kWhole + 8, kBytes = kHalves + 4 * kStages;
+  static constexpr std::uint32_t kHalves = kWhole + 8 * kStages, kBytes = kHalves + 4 * kStages;
 };
 
 /// Launches a kernel that may begin, on thread blocks' places that become free, before the launch ahead has ended; it
-/// waits for that one's results itself (ptx::wait_for_prerequisites).
-template <class Params>
-void launch_early(void (*kernel)(Params), const Params& params, int workers, std::uint32_t shared_bytes,
-                  Stream stream) {
+/// waits for that one's results itself (ptx::wait_for_prerequisites). `blocks`, in clusters of kCluster.
+template <int kCluster, class Params>
+void launch_early(void (*kernel)(Params), const Params& params, int blocks, std::uint32_t shared_bytes, Stream stream) {
   ROTUNDA_CUDA(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {kCluster, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(workers));
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = cuda::native(stream);
-  config.attrs = &early;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   ROTUNDA_CUDA(cudaLaunchKernelEx(&config, kernel, params));
 }
 
-/// A place in the ring: stages follow each other, through all tiles of a thread block.
-template <class Layout>
+/// A place in the ring: stages follow each other, through all tiles of a thread block. The blocks of a cluster fill and
+/// free stages of the same number together.
+template <class Layout, int kCluster>
 class Ring {
  public:
   __device__ explicit Ring(std::uint32_t base) : base_(base) {}
@@ -58,24 +60,36 @@ class Ring {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(base_ + Layout::kFull + 8 * i, 1);
-        ptx::mbarrier_init(base_ + Layout::kEmpty + 8 * i, kConsumerWarps);
+        ptx::mbarrier_init(base_ + Layout::kEmpty + 8 * i, kConsumerWarps * kCluster);
+        ptx::mbarrier_init(base_ + Layout::kWhole + 8 * i, 1);
       }
-      ptx::mbarrier_init(base_ + Layout::kWhole, 1);
       ptx::fence_mbarrier_init();
     }
-    __syncthreads();
+    ptx::cluster_sync();
     ptx::launch_dependents();
     ptx::wait_for_prerequisites();
+  }
+  /// By all threads, at the end: other blocks' copies and arrivals come here as long as they need the stages.
+  __device__ void leave() const {
+    __syncwarp();
+    ptx::cluster_sync();
   }
 
   [[nodiscard]] __device__ std::uint32_t stage() const { return base_ + (at_ % kStages) * Layout::kStage; }
   [[nodiscard]] __device__ std::uint32_t full() const { return base_ + Layout::kFull + 8 * (at_ % kStages); }
   [[nodiscard]] __device__ std::uint32_t empty() const { return base_ + Layout::kEmpty + 8 * (at_ % kStages); }
+  /// Where copies are counted of which something is to be done before the stage is full.
+  [[nodiscard]] __device__ std::uint32_t whole() const { return base_ + Layout::kWhole + 8 * (at_ % kStages); }
   /// What to add to a descriptor of stage 0.
   [[nodiscard]] __device__ std::uint64_t descriptor_offset() const { return (at_ % kStages) * (Layout::kStage / 16); }
 
   __device__ void wait_full() const { ptx::mbarrier_wait(full(), at_ / kStages & 1); }
   __device__ void wait_empty() const { ptx::mbarrier_wait(empty(), (at_ / kStages & 1) ^ 1); }
+  /// `parities`: a bit a stage, those of the waits before.
+  __device__ void wait_whole(std::uint32_t& parities) const {
+    ptx::mbarrier_wait(whole(), parities >> at_ % kStages & 1);
+    parities ^= 1U << at_ % kStages;
+  }
   /// The stage before this one has been read by this warp.
   __device__ void release_previous() const { release(at_ - 1); }
   /// This stage is not needed by this warp, which has seen it come.
@@ -93,7 +107,12 @@ class Ring {
   /// Every warp arrives for itself: none can miss a phase, and what its lanes read comes before what is written next.
   __device__ void release(std::uint32_t at) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(base_ + Layout::kEmpty + 8 * (at % kStages));
+    const std::uint32_t lane = threadIdx.x % 32, empty = base_ + Layout::kEmpty + 8 * (at % kStages);
+    if constexpr (kCluster == 1) {
+      if (lane == 0) ptx::mbarrier_arrive(empty);
+    } else {
+      if (lane < kCluster) ptx::mbarrier_arrive_remote(empty, lane);
+    }
   }
 
   std::uint32_t base_, at_ = 0;

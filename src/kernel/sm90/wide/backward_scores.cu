@@ -22,15 +22,16 @@ using Layout = RingLayout<kBoxesOfKeys, kConsumerWarps * kPieces* static_cast<in
 constexpr int kWgmmaStep = 16;      ///< of the summed axis
 constexpr int kStaggerBarrier = 1;  ///< named barrier
 
-__device__ void produce(const ScoreParams& p, Ring<Layout> ring) {
+__device__ void produce(const ScoreParams& p, Ring<Layout, 1> ring) {
   for (ScoreTiles tiles(p); tiles.next();) {
     const ScoreCell& cell = tiles.cell;
     const int head = p.heads.q_head(tiles.head), kv = p.heads.kv_head(tiles.head);
+    const int k_shift = p.k_shift.of(kv), v_shift = p.v_shift.of(kv);
     const int slabs = (p.d + 63) / 64, all = slabs + (p.d_v + 63) / 64;
 #pragma unroll 1
     for (int t = 0; t < all; ++t, ring.advance()) {
       const CUtensorMap *rows = t < slabs ? &p.q : &p.dout, *keys = t < slabs ? &p.k : &p.v;
-      const int column = 64 * (t < slabs ? t : t - slabs);
+      const int column = t < slabs ? 64 * t - k_shift : 64 * (t - slabs) - v_shift;
       ring.wait_empty();
       ptx::mbarrier_arrive_expect(ring.full(), Layout::kStage);
       ptx::tma_load(ring.stage(), rows, ring.full(), ptx::Box4{column, cell.q_row, head, cell.batch});
@@ -43,7 +44,7 @@ __device__ void produce(const ScoreParams& p, Ring<Layout> ring) {
 template <class T>
 class Consumer {
  public:
-  __device__ Consumer(const ScoreParams& p, Ring<Layout> ring, std::uint32_t base, int warpgroup)
+  __device__ Consumer(const ScoreParams& p, Ring<Layout, 1> ring, std::uint32_t base, int warpgroup)
       : p_(p),
         ring_(ring),
         writer_(base + Layout::kOwn, warpgroup * 4 + static_cast<int>(threadIdx.x) % kWarpgroup / 32),
@@ -81,11 +82,12 @@ class Consumer {
   }
 
  private:
-  /// The first kKeys / 2 of acc_ = A·Bᵀ over the next stages, which hold `dim` of the summed axis, for the keys from
-  /// key block `first` on.
+  /// The first kKeys / 2 of acc_ = A·Bᵀ over the next stages, which hold `dim` of the summed axis, shifted or not, for
+  /// the keys from key block `first` on.
   template <int kKeys>
   __device__ void multiply(int dim, int first) {
-    const int whole = dim / kBlock, rest = dim % kBlock;
+    const int steps = (dim + kWgmmaStep - 1) / kWgmmaStep;
+    const int whole = kWgmmaStep * steps / kBlock, rest = kWgmmaStep * steps % kBlock;
     lag_behind();
 #pragma unroll 1
     for (int t = 0; t < whole; ++t) {
@@ -207,7 +209,7 @@ class Consumer {
   }
 
   const ScoreParams& p_;
-  Ring<Layout> ring_;
+  Ring<Layout, 1> ring_;
   PieceWriter writer_;
   std::uint32_t base_;
   int warpgroup_, thread_;
@@ -219,7 +221,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, 1) scores_kernel(const __grid_constant__ ScoreParams p) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   const std::uint32_t base = ptx::shared_address(memory);
-  const Ring<Layout> ring(base);
+  const Ring<Layout, 1> ring(base);
   ring.init();
   const int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (warpgroup == 0) {
@@ -235,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 1) scores_kernel(const __grid_consta
 
 void launch_scores(const ScoreParams& params, DType dtype, int workers, Stream stream) {
   const auto kernel = dtype == DType::bf16 ? scores_kernel<__nv_bfloat16> : scores_kernel<__half>;
-  launch_early(kernel, params, workers, Layout::kBytes, stream);
+  launch_early<1>(kernel, params, workers, Layout::kBytes, stream);
 }
 
 }  // namespace rotunda::sm90::wide

@@ -14,6 +14,12 @@ inline constexpr int kBlock = 64;  ///< rows or keys of one step of a gradient's
 inline constexpr int kKeyBlocks = kTileKeys / kBlock, kRowBlocks = kTileRows / kBlock;
 inline constexpr int kPoolTileElements = kTileRows * kTileKeys;
 inline constexpr int kGradientRows = 128;  ///< query rows or keys of one gradient tile
+inline constexpr int kTeam = 2;            ///< thread blocks of a gradient tile, each with half of its columns
+
+/// Teams of so many thread blocks.
+constexpr int teams_of(int workers) {
+  return workers < kTeam ? 1 : workers / kTeam;
+}
 
 /// Rows [row_begin, row_end) of a tile see the keys [key_begin, key_end) with low <= key - row <= high, all counted
 /// from the tile's first.
@@ -52,17 +58,16 @@ struct GradientCell {
 
 enum class Gradient : std::uint8_t { dq, dk, dv };
 
-/// One gradient tile: the rows of a cell, for a head of the chunk (dq: query head; dk, dv: KV head), columns
-/// [column · width, (column + 1) · width).
+/// One gradient tile: the rows of a cell, for a head of the chunk (dq: query head; dk, dv: KV head).
 struct GradientItem {
   std::int32_t cell;
   std::uint16_t head;
   Gradient gradient;
-  std::uint8_t column;
+  std::uint8_t unused = 0;
 };
 
-/// The lists of a chunk. Worker w computes the score tiles w, w + workers, … of all heads, one head after the other,
-/// and the gradient items [item_first[w], item_first[w + 1]).
+/// The lists of a chunk. Worker w computes the score tiles w, w + workers, … of all heads, one head after the other;
+/// team t computes the gradient items [item_first[t], item_first[t + 1]).
 struct ChunkLists {
   const ScoreCell* score_cells;
   const TileBand* bands;

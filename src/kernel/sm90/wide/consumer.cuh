@@ -23,6 +23,10 @@ class Consumer {
   static constexpr int kChunks = chunks_of(kDim);
   using S = Shape<kChunks>;
   using Major = ptx::Major;
+  /// Whether there are registers enough to multiply the own P from them, which leaves more of shared memory's
+  /// bandwidth.
+  static constexpr bool kOwnInRegisters = kColumns <= 192;
+  static constexpr int kSteps = S::kSlabKeys / 16, kStepsOfPiece = kTileKeys / kPieces / 16;  ///< of 16 keys
 
  public:
   __device__ __forceinline__ Consumer(const ForwardCall& call, std::uint8_t* memory, int number)
@@ -55,7 +59,7 @@ class Consumer {
     const bool last = (flags(n + 1) & Tile::kEnd) != 0;
     add_own_tile(n, flag, last);
     ptx::wgmma_wait<0>();
-    release_values(n, kValueSlabs - 1, last);
+    release_values(n, S::kValueSlabs - 1, last);
     finish_tile(n, flag);
     if (!last) add_values_of_other<false>(n + 1, 0, true);
   }
@@ -111,7 +115,7 @@ class Consumer {
       if (chunk > 0) {
         release_keys(n, chunk - 1, last_use);
       } else if (kBehindValues) {
-        release_values(n - 2, kValueSlabs - 1, false);
+        release_values(n - 2, S::kValueSlabs - 1, false);
       }
     }
   }
@@ -133,22 +137,27 @@ class Consumer {
     ptx::forget(weights);
     ptx::forget(values);
     float sum[2] = {0, 0};
-    constexpr int kSlabs = kValueSlabs / kPieces;
+    constexpr int kSlabs = S::kValueSlabs / kPieces;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       const std::uint32_t full = base_ + S::kWeightsFull + 8 * (kPieces * number_ + piece);
-      write_weights(piece, weights, sum);
+      std::uint32_t own[kStepsOfPiece][4];
+      write_weights(piece, weights, sum, own);
       if (piece == kPieces - 1) write_sums(sum);
       ptx::fence_async_proxy();
       __syncwarp();
       if (place_.lane() == 0) ptx::mbarrier_arrive(full);
       if (piece == 0) rescale(fresh);
-      ptx::mbarrier_wait(full, n / 2 & 1);
+      if constexpr (!kOwnInRegisters) ptx::mbarrier_wait(full, n / 2 & 1);
 #pragma unroll
       for (int i = 0; i < kSlabs; ++i) {
         const int slab = kSlabs * piece + i;
-        ptx::mbarrier_wait(base_ + S::kValuesFull + 8 * slab, n & 1);
-        multiply(weights, values, slab, S::stage(first_stage, slab), fresh);
+        await_values(n, slab);
+        if constexpr (kOwnInRegisters) {
+          multiply(own, values, slab, S::stage(first_stage, slab), fresh);
+        } else {
+          multiply(weights, values, slab, S::stage(first_stage, slab), fresh);
+        }
         if (piece > 0 && i == 0) {
           ptx::wgmma_wait<1>();
 #pragma unroll
@@ -181,13 +190,13 @@ class Consumer {
     std::uint32_t weights = base_ + S::kWeights + S::kWeightBytes * other, values = values_of_mine();
     ptx::forget(weights);
     ptx::forget(values);
-    ptx::mbarrier_wait(base_ + S::kValuesFull, n & 1);
+    await_values(n, 0);
 #pragma unroll
-    for (int slab = 0; slab < kValueSlabs; ++slab) {
-      constexpr int kSlabs = kValueSlabs / kPieces;
+    for (int slab = 0; slab < S::kValueSlabs; ++slab) {
+      constexpr int kSlabs = S::kValueSlabs / kPieces;
       if (slab > 0 && slab % kSlabs == 0) ptx::mbarrier_wait(full + 8 * (slab / kSlabs), parity);
       multiply(weights, values, slab, S::stage(first_stage, slab), fresh);
-      if (slab + 1 < kValueSlabs) ptx::mbarrier_wait(base_ + S::kValuesFull + 8 * (slab + 1), n & 1);
+      if (slab + 1 < S::kValueSlabs) await_values(n, slab + 1);
       ptx::wgmma_wait<1>();
       if (slab > 0) {
         release_values(n, slab - 1, last);
@@ -198,22 +207,48 @@ class Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) sum_[r] = sums(other)[place_.row() + 8 * r];
     ptx::wgmma_wait<0>();
-    release_values(n, kValueSlabs - 1, last);
+    release_values(n, S::kValueSlabs - 1, last);
     finish_tile(n, flag);
   }
 
-  /// Starts O (+)= P[:, 16 keys] · V of a slab.
+  __device__ __forceinline__ void await_values(int n, int slab) const {
+    ptx::mbarrier_wait(base_ + S::kValuesFull + S::value_barrier(n, slab), S::value_parity(n));
+  }
+
+  /// Starts O (+)= P[:, the slab's keys] · V of a slab, 16 keys at a time. P is in shared memory, or (`own`) that of
+  /// the piece that the slab belongs to in registers.
   __device__ __forceinline__ void multiply(std::uint32_t weights, std::uint32_t values, int slab, int stage,
                                            bool fresh) {
-    constexpr int kInChunk = kChunk / kSlabKeys;  // slabs in 64 keys: a row of P's atoms
+    constexpr int kInChunk = kChunk / 16;  // steps in 64 keys, a row of P's atoms
     ptx::wgmma_fence();
-    ptx::wgmma<T, kColumns, Major::k, Major::mn>(
-        o_, ptx::descriptor(weights, 16, 1024) + (slab / kInChunk * (kRows * 128) + slab % kInChunk * 32) / 16,
-        ptx::descriptor(values, 1024, kChunks * 1024) + stage * S::kStageBytes / 16, slab > 0 || !fresh);
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      const int step = kSteps * slab + k;
+      ptx::wgmma<T, kColumns, Major::k, Major::mn>(
+          o_, ptx::descriptor(weights, 16, 1024) + (step / kInChunk * (kRows * 128) + step % kInChunk * 32) / 16,
+          values_of_step(values, stage, k), step > 0 || !fresh);
+    }
     ptx::wgmma_commit();
   }
+  __device__ __forceinline__ void multiply(const std::uint32_t (&own)[kStepsOfPiece][4], std::uint32_t values, int slab,
+                                           int stage, bool fresh) {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      const int step = kSteps * slab + k;
+      ptx::wgmma<T, kColumns, Major::mn>(o_, own[step % kStepsOfPiece], values_of_step(values, stage, k),
+                                         step > 0 || !fresh);
+    }
+    ptx::wgmma_commit();
+  }
+  /// The descriptor of 16 of a slab's keys: of both CTAs, or of one.
+  [[nodiscard]] __device__ __forceinline__ static std::uint64_t values_of_step(std::uint32_t values, int stage, int k) {
+    constexpr int kChunkBytes = S::kHalfSlabKeys * 128;
+    return ptx::descriptor(values, kChunkBytes, S::kHalfSlabKeys == 16 ? 1024 : kChunks * 1024) +
+           (stage * S::kStageBytes + k * kChunks * kChunkBytes) / 16;
+  }
   [[nodiscard]] __device__ __forceinline__ std::uint32_t values_of_mine() const {
-    return base_ + S::kRing + place_.chunk * 1024;
+    return base_ + S::kRing + place_.chunk * S::kHalfSlabKeys * 128;
   }
 
   /// Whether O holds nothing yet.
@@ -275,7 +310,8 @@ class Consumer {
   }
 
   /// P of a piece's keys to shared memory, in atoms of 8 rows × 64 keys; their sums are added.
-  __device__ __forceinline__ void write_weights(int piece, std::uint32_t weights, float (&sum)[2]) {
+  __device__ __forceinline__ void write_weights(int piece, std::uint32_t weights, float (&sum)[2],
+                                                std::uint32_t (&own)[kStepsOfPiece][4]) {
     constexpr int kBlocks = kTileKeys / 8 / kPieces;  // of 8 keys
     float offset[2];
 #pragma unroll
@@ -283,7 +319,7 @@ class Consumer {
     const int row = place_.warp() * 16 + place_.lane() % 16;
 #pragma unroll
     for (int block = kBlocks * piece; block < kBlocks * (piece + 1); block += 2) {
-      std::uint32_t pairs[4];
+      std::uint32_t(&pairs)[4] = own[(block - kBlocks * piece) / 2];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = i % 2;

@@ -31,13 +31,17 @@ struct ThreadPlace {
   [[nodiscard]] __device__ __forceinline__ bool first() const { return warp() == 0 && lane() == 0; }
 };
 
-/// Where a thread's first (r = 0) or second row of an item lies.
+/// Where a thread's first (r = 0) or second row of an item lies. Column c of O is column c - shift of the row.
 struct RowPlace {
-  int batch, head, row;
+  int batch, head, row, shift;
   bool exists;
 
   __device__ __forceinline__ RowPlace(const ForwardCall& call, const Tile& tile, const ThreadPlace& place, int r)
-      : batch(tile.batch), head(tile.head), row(tile.row() + place.block_row() + 8 * r), exists(row < call.list.rows) {}
+      : batch(tile.batch),
+        head(tile.head),
+        row(tile.row() + place.block_row() + 8 * r),
+        shift(call.v_shift.of(tile.kv_head)),
+        exists(row < call.list.rows) {}
 };
 
 /// The reference that stands for an lse of the state so far.
@@ -60,10 +64,10 @@ template <int kColumns>
 __device__ __forceinline__ void load_acc(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
                                          float (&o)[kColumns / 2]) {
   const bool holds = at.exists && call.lse.at(at.batch, at.row, at.head) != kNothing;
-  const int column = place.chunk * kChunk + 2 * place.quad(), limit = holds ? call.value_dim - column : 0;
+  const int column = place.chunk * kChunk + 2 * place.quad() - at.shift, limit = holds ? call.value_dim - column : 0;
   const float* const from = call.acc.data + call.acc.offset(at.batch, at.row, at.head) + column;
   unrolled<kColumns / 8>([&](auto i) {
-    const float2 pair = ptx::load_below<8 * i>(limit, from + 8 * i);
+    const float2 pair = ptx::load_below<8 * i>(i == 0 && column < 0 ? 0 : limit, from + 8 * i);
     o[4 * i + 2 * r] = pair.x;
     o[4 * i + 2 * r + 1] = pair.y;
   });
@@ -86,7 +90,8 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int quad) 
 template <class T, int kColumns>
 __device__ __forceinline__ void store_out(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
                                           const float (&o)[kColumns / 2], float factor) {
-  const int column = place.chunk * kChunk + 8 * place.quad(), limit = at.exists ? call.value_dim - column : 0;
+  const int column = place.chunk * kChunk + 8 * place.quad() - at.shift;
+  const int limit = at.exists ? call.value_dim - column : 0;
   std::uint16_t* const to = call.out.data + call.out.offset(at.batch, at.row, at.head) + column;
   unrolled<kColumns / 8, 4>([&](auto i) {
     std::uint32_t pairs[4];
@@ -96,17 +101,19 @@ __device__ __forceinline__ void store_out(const ForwardCall& call, const RowPlac
       pairs[j] = ptx::pack<T>(e[0] * factor, e[1] * factor);
     }
     transpose_quad(pairs, place.quad());
-    ptx::store_below<8 * i>(limit, to + 8 * i, pairs);
+    ptx::store_below<8 * i>(i == 0 && column < 0 ? 0 : limit, to + 8 * i, pairs);
   });
 }
 
 template <int kColumns>
 __device__ __forceinline__ void store_acc(const ForwardCall& call, const RowPlace& at, const ThreadPlace& place, int r,
                                           const float (&o)[kColumns / 2], float factor) {
-  const int column = place.chunk * kChunk + 2 * place.quad(), limit = at.exists ? call.value_dim - column : 0;
+  const int column = place.chunk * kChunk + 2 * place.quad() - at.shift;
+  const int limit = at.exists ? call.value_dim - column : 0;
   float* const to = call.acc.data + call.acc.offset(at.batch, at.row, at.head) + column;
   unrolled<kColumns / 8>([&](auto i) {
-    ptx::store_below<8 * i>(limit, to + 8 * i, {o[4 * i + 2 * r] * factor, o[4 * i + 2 * r + 1] * factor});
+    ptx::store_below<8 * i>(i == 0 && column < 0 ? 0 : limit, to + 8 * i,
+                            {o[4 * i + 2 * r] * factor, o[4 * i + 2 * r + 1] * factor});
   });
 }
 

@@ -69,15 +69,17 @@ ForwardKernel kernel_for(const ForwardArgs& args) {
   return args.q.dtype == DType::bf16 ? forward_kernel_bf16(dim) : forward_kernel_fp16(dim);
 }
 
-ForwardMaps maps_of(const ForwardArgs& args) {
-  constexpr int kHalfSlab = kSlabKeys / kCluster;
+ForwardMaps maps_of(const ForwardArgs& args, int value_rows) {
   const bool keys = !args.k.empty() && !args.v.empty();  // without, there is no tile to load
   const TensorView &k = keys ? args.k : args.q, &v = keys ? args.v : args.q;
-  const int chunks = static_cast<int>(v.dim()) / kChunk;
+  const auto chunks_of_map = [&](const TensorView& view) {
+    return map_of_chunks(view, value_rows, static_cast<int>(view.dim()) / kChunk);
+  };
   return {.q = map_of_rows(args.q, kRows),
           .k = map_of_rows(k, kTileKeys / kCluster),
-          .v_rows = map_of_rows(v, kHalfSlab),
-          .v_chunks = map_of_chunks(v, kHalfSlab, chunks)};
+          .v_rows = map_of_rows(v, value_rows),
+          .v_chunks = chunks_of_map(v),
+          .v_shifted_chunks = chunks_of_map(shifted_heads(v))};
 }
 
 ForwardCall call_of(const ForwardArgs& args, const WorkList& list) {
@@ -89,7 +91,8 @@ ForwardCall call_of(const ForwardArgs& args, const WorkList& list) {
           .heads = static_cast<int>(args.q.heads()),
           .key_rows = static_cast<int>(args.k.rows()),
           .value_dim = static_cast<int>(args.v.dim()),
-          .whole_chunks = static_cast<int>(args.v.dim()) / kChunk,
+          .k_shift = row_shift(args.k),
+          .v_shift = row_shift(args.v),
           .map = args.heads,
           .scale = static_cast<float>(args.scale),
           .unit = static_cast<float>(args.scale * kLog2E),
@@ -125,7 +128,7 @@ void forward(const ForwardArgs& args, const KernelContext& context) {
   const WorkList list = make_work_list(args, context.workspace.data(), context.stream);
   const std::int64_t items = static_cast<std::int64_t>(list.block_count) * args.q.heads();
   const int clusters = static_cast<int>(std::min<std::int64_t>(most, items));
-  ClusterLaunch(kernel, clusters, context.stream)(maps_of(args), call_of(args, list));
+  ClusterLaunch(kernel, clusters, context.stream)(maps_of(args, kernel.value_rows), call_of(args, list));
 }
 
 }  // namespace rotunda::sm90::wide

@@ -17,8 +17,8 @@ __device__ void init_barriers(std::uint32_t base) {
   constexpr int kWarps = kWarpgroup / 32;
   constexpr int kTileReaders = 3;  // the loaders of keys and of queries, the sweeper
   init(S::kKeysFull, kConsumers * kChunks, 1);
-  init(S::kValuesFull, kValueSlabs, 1);
-  init(S::kEdgeFull, kValueSlabs, 1);
+  init(S::kValuesFull, S::kValueBarriers, 1);
+  init(S::kEdgeFull, S::kValueBarriers, 1);
   init(S::kStageFree, S::kStages, kConsumers * kCluster);
   init(S::kQueryFull, kChunks, 1);
   init(S::kQueryFree, kChunks, kConsumers);

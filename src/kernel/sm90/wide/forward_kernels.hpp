@@ -11,6 +11,7 @@ namespace rotunda::sm90::wide {
 struct ForwardKernel {
   const void* function = nullptr;
   int threads = 0, shared_bytes = 0;
+  int value_rows = 0;  ///< of V in a box: a CTA's half of a slab
 };
 
 /// There is a kernel for head dims up to 288, 320, … 512: what is computed beyond a head dim is less than a step.

@@ -88,15 +88,16 @@ class Scheduler {
   }
 
   /// Asks L2 for a part of the tile, by the cluster's number: neighbours, which are at about the same keys, ask for
-  /// others. Beyond the last key there is nothing to bring.
+  /// others. Beyond the last key there is nothing to bring; what a shifted row has before its begin is left out.
   __device__ void prefetch(const Tile& tile) const {
-    const int share = static_cast<int>(blockIdx.x) / kCluster % kValueSlabs, rank = static_cast<int>(rank_);
+    constexpr int kShares = std::max(S::kChunkCount, S::kValueSlabs);
+    const int share = static_cast<int>(blockIdx.x) / kCluster % kShares, rank = static_cast<int>(rank_);
     const int key = tile.key + kTileKeys / kCluster * rank;
-    const int value = tile.key + kSlabKeys * share + kSlabKeys / kCluster * rank;
+    const int value = tile.key + S::kSlabKeys * share + S::kHalfSlabKeys * rank;
     if (share < S::kChunkCount && key < call_.key_rows) {
       ptx::tma_prefetch(&maps_.k, ptx::Box4{kChunk * share, key, tile.kv_head, tile.batch});
     }
-    if (value < call_.key_rows) {
+    if (share < S::kValueSlabs && value < call_.key_rows) {
       ptx::tma_prefetch(&maps_.v_chunks, ptx::Box5{0, value, 0, tile.kv_head, tile.batch});
     }
   }

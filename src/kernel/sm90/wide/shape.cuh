@@ -3,9 +3,11 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernel/elementwise/cuda/row_tile.cuh"
+#include "kernel/sm90/row_shift.hpp"
 #include "kernel/sm90/tensor_map.hpp"
 #include "kernel/sm90/wide/work_list.hpp"
 
@@ -16,11 +18,11 @@ constexpr int kRows = kBlockRows / kCluster;  ///< query rows of a CTA
 constexpr int kConsumers = 2;                 ///< warpgroups
 constexpr int kWarpgroup = 128;               ///< threads
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
-constexpr int kSlabKeys = 16;  ///< key rows of a slab of V
-constexpr int kValueSlabs = kTileKeys / kSlabKeys;
-constexpr int kPieces = 4;  ///< in which P is handed on
-constexpr int kQueue = 8;   ///< tiles that are known ahead
-constexpr int kMail = 2;    ///< items that the other CTA is told ahead
+constexpr int kPieces = 4;              ///< in which P is handed on
+constexpr int kQueue = 8;               ///< tiles that are known ahead
+constexpr int kMail = 2;                ///< items that the other CTA is told ahead
+constexpr int kMostShared = 232448;     ///< bytes of shared memory that a CTA can have
+constexpr int kMostSmallThings = 2560;  ///< what of them statistics, tiles and barriers take, at most
 
 /// A call, as the kernel gets it.
 struct ForwardCall {
@@ -28,8 +30,8 @@ struct ForwardCall {
   cuda::RowView<float, std::int64_t> acc, lse, lse_low;
   cuda::RowView<std::uint16_t, std::int64_t> out;
   int heads, key_rows;
-  int value_dim;     ///< d_v
-  int whole_chunks;  ///< of 64 elements in d_v
+  int value_dim;              ///< d_v
+  RowShift k_shift, v_shift;  ///< what Q follows, and O
   HeadMap map;
   float scale;
   float unit;           ///< scale · log2(e)
@@ -38,9 +40,9 @@ struct ForwardCall {
   bool init, last;
 };
 
-/// Maps of q, k, v by rows, and of v by its whole chunks of 64.
+/// Maps of q, k, v by rows, and of v by its whole chunks of 64: those of its rows, and of rows that are shifted.
 struct ForwardMaps {
-  CUtensorMap q, k, v_rows, v_chunks;
+  CUtensorMap q, k, v_rows, v_chunks, v_shifted_chunks;
 };
 
 /// A tile of keys of an item, as the scheduler hands it to everyone in the CTA.
@@ -75,19 +77,30 @@ constexpr int chunks_of(int columns) {
 /// For head dims up to 64 · kChunks.
 ///
 /// K, V tiles go through a ring of stages in the order K0 K1 V0 K2 V1 K3 V2 …; a stage holds a slab: 128 keys × 64 of
-/// K, or 16 keys × 64 · kChunks of V as [2][kChunks][8 keys][64]. Each CTA of the cluster loads half of each slab for
-/// both.
+/// K, or 16 or 32 keys × 64 · kChunks of V, as [CTA][kChunks][keys of the CTA][64]. Each CTA of the cluster loads half
+/// of each slab for both.
 template <int kChunks>
 struct Shape {
-  /// No more than a tile's slabs of V: a barrier of a slab is armed anew only after its tile has been used.
-  static constexpr int kStages = kValueSlabs;
   static constexpr int kChunkCount = kChunks;
-  static constexpr int kStageBytes = kTileKeys * 128;
+  /// Key rows of a slab of V. A slab costs who loads it the same time, whatever it holds: few where there is little to
+  /// compute.
+  static constexpr int kSlabKeys = kChunks <= 6 ? 32 : 16;
+  static constexpr int kHalfSlabKeys = kSlabKeys / kCluster;
+  static constexpr int kValueSlabs = kTileKeys / kSlabKeys;
+  static constexpr int kTileSlabs = kChunks + kValueSlabs;
+  static constexpr int kKeySlabBytes = kTileKeys * 128;
   static constexpr int kValueSlabBytes = kSlabKeys * kChunks * 128;
+  static constexpr int kStageBytes = std::max(kKeySlabBytes, kValueSlabBytes);
   static constexpr int kQueryChunkBytes = kRows * 128;
   static constexpr int kWeightBytes = kRows * kTileKeys * 2;  ///< P of a tile
-  static constexpr int kTileSlabs = kChunks + kValueSlabs;
-  static_assert(kValueSlabBytes <= kStageBytes && kChunks <= kStages);
+  /// Barriers of slabs of V, for one tile's or two's. As many stages at most, since the last tile's slabs come right
+  /// behind the tile's before: a barrier is armed anew only after its slab has been used.
+  static constexpr int kValueBarriers = 8;
+  static constexpr int kValueSets = kValueBarriers / kValueSlabs;
+  static constexpr int kStages =
+      std::min(kValueBarriers,
+               (kMostShared - kMostSmallThings - kChunks * kQueryChunkBytes - kConsumers * kWeightBytes) / kStageBytes);
+  static_assert(kStages <= kTileSlabs && kValueSlabs % kPieces == 0);
 
   // Offsets in shared memory.
   static constexpr int kQuery = 0;
@@ -100,9 +113,9 @@ struct Shape {
   // Barriers, 8 bytes each.
   static constexpr int kBarriers = kMailbox + 16;
   static constexpr int kKeysFull = kBarriers;                               // [consumer][chunk]
-  static constexpr int kValuesFull = kKeysFull + 8 * kConsumers * kChunks;  // [slab]
-  static constexpr int kEdgeFull = kValuesFull + 8 * kValueSlabs;
-  static constexpr int kStageFree = kEdgeFull + 8 * kValueSlabs;
+  static constexpr int kValuesFull = kKeysFull + 8 * kConsumers * kChunks;  // [set][slab]
+  static constexpr int kEdgeFull = kValuesFull + 8 * kValueBarriers;        // [set][slab]
+  static constexpr int kStageFree = kEdgeFull + 8 * kValueBarriers;
   static constexpr int kQueryFull = kStageFree + 8 * kStages;  // [chunk]
   static constexpr int kQueryFree = kQueryFull + 8 * kChunks;
   static constexpr int kWeightsFull = kQueryFree + 8 * kChunks;  // [consumer][piece]
@@ -111,7 +124,13 @@ struct Shape {
   static constexpr int kMailFull = kTileFree + 8 * kQueue;
   static constexpr int kMailFree = kMailFull + 8 * kMail;
   static constexpr int kBytes = kMailFree + 8 * kMail;
-  static_assert(kBytes <= 232448, "what a CTA can have");
+  static_assert(kBytes <= kMostShared);
+
+  /// The barrier of a slab of tile n's values, behind kValuesFull or kEdgeFull, and the parity that it is awaited with.
+  static __host__ __device__ constexpr int value_barrier(int n, int slab) {
+    return 8 * (n % kValueSets * kValueSlabs + slab);
+  }
+  static __host__ __device__ constexpr unsigned value_parity(int n) { return n / kValueSets & 1; }
 
   /// The stage `slabs` behind stage `first`.
   static __host__ __device__ constexpr int stage(int first, int slabs) {
@@ -131,7 +150,7 @@ struct Shape {
 
  private:
   /// Whether every slab is always in the stage of its number.
-  static constexpr bool kAligned = kChunks == kStages;
+  static constexpr bool kAligned = kChunks == kStages && kValueSlabs == kStages;
 };
 
 }  // namespace rotunda::sm90::wide
