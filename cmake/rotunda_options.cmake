@@ -93,11 +93,13 @@ endif()
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-subobject-linkage)  # takes sources that a batch includes for headers
 endif()
-# rotunda_soon_compiled(TARGET): for the command line and the tests, which cost more to compile than to run: less
-# optimised, and several sources at once, since most of a source's time is its headers'.
+# rotunda_soon_compiled(TARGET [LONG_RUNNING]): for the command line and the tests, which cost more to compile than to
+# run: less optimised, and several sources at once, since most of a source's time is its headers'. What runs long is
+# optimised with sanitizers too.
 function(rotunda_soon_compiled target)
+  cmake_parse_arguments(ARG "LONG_RUNNING" "" "" ${ARGN})
   set(optimisation -O1)
-  if(ROTUNDA_SANITIZE)
+  if(ROTUNDA_SANITIZE AND NOT ARG_LONG_RUNNING)
     set(optimisation -O0)
   endif()
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${optimisation}>)
