@@ -57,13 +57,14 @@ struct Outcome {
   std::string error, errors, output;
 };
 
-Outcome launch(const char* body, int ranks) {
+/// patience: what the other ranks have to end, once one has failed.
+Outcome launch(const char* body, int ranks, std::chrono::milliseconds patience = 60s) {
   ::setenv(kBody, body, 1);
   ::testing::internal::CaptureStderr();
   ::testing::internal::CaptureStdout();
   Outcome outcome;
   try {
-    outcome.status = start_command({"cli_tests", "--gtest_filter=*"}, ranks, 100ms);
+    outcome.status = start_command({"cli_tests", "--gtest_filter=*"}, ranks, patience);
   } catch (const Error& error) {
     outcome.status = exit_status(error.kind());
     outcome.error = error.what();
@@ -107,7 +108,7 @@ TEST(Launch, AFailedVerificationIsNoFailureOfAProcess) {
 }
 
 TEST(Launch, RanksThatHangAfterAFailureAreKilled) {
-  const Outcome outcome = launch("hangs", 3);
+  const Outcome outcome = launch("hangs", 3, 100ms);
   EXPECT_EQ(outcome.status, exit_status(ErrorKind::internal));
   EXPECT_NE(outcome.error.find("rank 1 failed"), std::string::npos) << outcome.error;
 }
