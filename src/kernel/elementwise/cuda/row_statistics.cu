@@ -17,9 +17,9 @@ namespace {
 namespace groups = cooperative_groups;
 
 constexpr int kThreads = 256;
-constexpr int kFour = 4;           // rows that a thread takes together: 16 bytes
-constexpr int kClusterBlocks = 8;  // that share a head: 16 heads fill a device
-constexpr int kGradientThreads = 1024;
+constexpr int kFour = 4;               // rows that a thread takes together: 16 bytes
+constexpr int kClusterBlocks = 8;      // that share a head: 16 heads fill a device
+constexpr int kGradientThreads = 512;  // two blocks fit a multiprocessor, so that all clusters are there at once
 constexpr std::int64_t kMostBlocks = 1024, kMostHeads = 65535;  // of a grid's y and z
 
 using Rows = RowView<float, std::int64_t>;
