@@ -242,25 +242,28 @@ TEST_F(CudaElementwise, FinishWithSinksThatAreNotFinite) {
 }
 
 TEST_F(CudaElementwise, FinishTakesManySpans) {
-  const Form form{Layout::bhsd, 2, 300, 3, 40};
-  std::vector<RowSpan> rows;  // every third row of one batch entry, all of the other in two that overlap
-  for (std::int64_t row = 299; row > 0; row -= 3) rows.push_back({1, row, 1});
-  rows.insert(rows.end(), {{0, 0, 200}, {0, 150, 150}});
-  const testing::DeviceList<RowSpan> list(device, rows, stream());
-  const Mirror acc(device, DType::fp32, form), out(device, DType::fp32, form);
-  const Mirror lse = testing::row_mirror(device, form);
-  acc.randomize(1);
-  lse.randomize(2);
-  acc.upload(stream());
-  lse.upload(stream());
-  cuda::finish_with_sink({acc.device(), lse.device(), {}}, out.device(), {}, {rows, list.data()}, stream());
-  std::erase_if(rows, [](const RowSpan& span) { return span.batch == 0; });
-  rows.push_back({0, 0, 300});  // the host's would take a row in twice
-  host->finish_with_sink({acc.host(), lse.host(), {}}, out.host(), {}, {rows, nullptr});
-  out.fetch(stream());
-  lse.fetch(stream());
-  expect_equal(lse.fetched(), lse.host(), 1e-6, 1e-6);
-  expect_equal(out.fetched(), out.host(), testing::rounding(DType::fp32), 1e-7);
+  for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
+    const Form form{layout, 2, 300, 3, 40};
+    SCOPED_TRACE(form);
+    std::vector<RowSpan> rows;  // every third row of one batch entry, all of the other in two that overlap
+    for (std::int64_t row = 299; row > 0; row -= 3) rows.push_back({1, row, 1});
+    rows.insert(rows.end(), {{0, 0, 200}, {0, 150, 150}});
+    const testing::DeviceList<RowSpan> list(device, rows, stream());
+    const Mirror acc(device, DType::fp32, form), out(device, DType::fp32, form);
+    const Mirror lse = testing::row_mirror(device, form);
+    acc.randomize(1);
+    lse.randomize(2);
+    acc.upload(stream());
+    lse.upload(stream());
+    cuda::finish_with_sink({acc.device(), lse.device(), {}}, out.device(), {}, {rows, list.data()}, stream());
+    std::erase_if(rows, [](const RowSpan& span) { return span.batch == 0; });
+    rows.push_back({0, 0, 300});  // the host's would take a row in twice
+    host->finish_with_sink({acc.host(), lse.host(), {}}, out.host(), {}, {rows, nullptr});
+    out.fetch(stream());
+    lse.fetch(stream());
+    expect_equal(lse.fetched(), lse.host(), 1e-6, 1e-6);
+    expect_equal(out.fetched(), out.host(), testing::rounding(DType::fp32), 1e-7);
+  }
 }
 
 TEST_F(CudaElementwise, FinishWithoutRowsConverts) {

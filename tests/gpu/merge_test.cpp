@@ -104,8 +104,8 @@ TEST_F(CudaMerge, BitsDoNotDependOnWhereRowsLie) {
   for (const std::int64_t d : {8, 40, 64, 200, 257, 512}) {
     std::vector<double> want_acc, want_out;
     for (const Form& form :
-         {Form{Layout::bshd, 2, 19, 5, d}, Form{Layout::sbhd, 2, 19, 5, d, 8}, Form{Layout::bhsd, 2, 19, 5, d, 0, 8},
-          Form{Layout::bshd, 2, 19, 5, d, 3}, Form{Layout::bhsd, 2, 19, 5, d, 0, 1}}) {
+         {Form{Layout::bshd, 2, 67, 4, d}, Form{Layout::sbhd, 2, 67, 4, d, 8}, Form{Layout::bhsd, 2, 67, 4, d, 0, 8},
+          Form{Layout::bshd, 2, 67, 4, d, 3}, Form{Layout::bhsd, 2, 67, 4, d, 0, 1}}) {
       SCOPED_TRACE(form);
       const Mirror first(device, DType::bf16, form), second(device, DType::bf16, form);
       const Mirror first_lse = testing::row_mirror(device, form), second_lse = testing::row_mirror(device, form);

@@ -45,7 +45,8 @@ inline std::ostream& operator<<(std::ostream& out, const Form& f) {
              << " lead=" << f.lead;
 }
 
-/// Sizes around every edge of the kernels: vectors, tails, misaligned starts, one and no element, several blocks.
+/// Sizes around every edge of the kernels: vectors, tails, misaligned starts, one and no element, several blocks, tiles
+/// of rows and heads with a last one that is not full.
 [[nodiscard]] inline std::vector<Form> forms() {
   using enum Layout;
   return {{bshd, 2, 17, 3, 128},       {sbhd, 3, 5, 2, 64, 8},    {bhsd, 2, 33, 4, 96},      {thd, 1, 41, 5, 40},
@@ -53,7 +54,8 @@ inline std::ostream& operator<<(std::ostream& out, const Form& f) {
           {bshd, 1, 6, 2, 64, 3},      {bhsd, 1, 6, 2, 64, 0, 1}, {sbhd, 2, 6, 2, 16, 4, 8}, {bshd, 1, 0, 2, 8},
           {bshd, 0, 4, 2, 8},          {bshd, 1, 1, 1, 1},        {bshd, 2, 301, 5, 72},     {bhsd, 2, 1030, 3, 192, 8},
           {sbhd, 1, 1, 130, 24, 0, 4}, {bshd, 1, 700, 1, 1},      {bshd, 1, 130, 1, 320},    {bshd, 1, 4, 0, 8},
-          {bshd, 3, 37, 5, 8},         {bhsd, 2, 21, 3, 200},     {sbhd, 3, 67, 3, 512},     {bhsd, 1, 40, 7, 5}};
+          {bshd, 3, 37, 5, 8},         {bhsd, 2, 21, 3, 200},     {sbhd, 3, 67, 3, 512},     {bhsd, 1, 40, 7, 5},
+          {bshd, 2, 131, 16, 40},      {thd, 1, 131, 6, 40},      {bshd, 2, 70, 4, 40, 3}};
 }
 
 /// A tensor on both sides. Starts as NaN everywhere (bytes 0xff), gaps included.

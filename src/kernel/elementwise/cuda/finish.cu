@@ -23,7 +23,8 @@ struct FinishArgs {
   std::int64_t rows;  ///< of a batch entry
 };
 
-/// Whether the lane's pair, of row number batch·rows + row, lies in a span. A lane a span: the warp's pairs are few.
+/// Whether the lane has a pair and its row, number batch·rows + row, lies in a span. A lane a span: the warp's pairs
+/// are few.
 __device__ bool is_listed(const RowSpan* spans, int count, std::int64_t rows, std::int64_t number,
                           const WarpShare& share) {
   unsigned listed = 0;  // bit i: pair i
@@ -31,12 +32,12 @@ __device__ bool is_listed(const RowSpan* spans, int count, std::int64_t rows, st
     const bool exists = first + share.lane < count;
     const RowSpan span = exists ? spans[first + share.lane] : RowSpan{};
     const std::int64_t begin = span.batch * rows + span.begin, end = begin + span.len;
-    for (int pair = 0; pair < share.count; ++pair) {
+    for (int pair = 0; pair < share.lanes; ++pair) {
       const std::int64_t at = __shfl_sync(kAllLanes, number, pair);
       if (at >= begin && at < end) listed |= 1U << pair;
     }
   }
-  return (__reduce_or_sync(kAllLanes, listed) >> share.lane & 1U) != 0;
+  return (__reduce_or_sync(kAllLanes, listed) >> share.lane & 1U) != 0 && share.has_pair;
 }
 
 /// Bytes: acc read, out written, each once. A pair's lse belongs to one lane.
@@ -44,8 +45,8 @@ template <int V, class To>
 __global__ void __launch_bounds__(kPairThreads, 8)
     finish_kernel(const __grid_constant__ FinishArgs<To> args, const __grid_constant__ WarpPairs pairs) {
   const WarpShare share(pairs);
-  if (share.count == 0) return;
-  const auto [b, row, head] = share.find(pairs);
+  if (share.lanes == 0) return;
+  const auto [b, row, head] = share.place;
   const std::int64_t own_acc = args.acc.offset(b, row, head), own_out = args.out.offset(b, row, head);
   float own_factor = 1;
   walk_vectors<V, vectors_in_flight(V * sizeof(float))>(

@@ -56,8 +56,8 @@ template <int V, bool kInit, class Partial, class To>
 __global__ void __launch_bounds__(kPairThreads, kInit ? 8 : 7)
     merge_kernel(const __grid_constant__ MergeArgs<Partial, To> args, const __grid_constant__ WarpPairs pairs) {
   const WarpShare share(pairs);
-  if (share.count == 0) return;
-  const auto [b, row, head] = share.find(pairs);
+  if (share.lanes == 0) return;
+  const auto [b, row, head] = share.place;
   const std::int64_t own_partial = args.partial.offset(b, row, head);
   const std::int64_t own_acc = args.acc.offset(b, row, head);
   const std::int64_t own_to = args.to.offset(b, row, head);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kPairThreads, kInit ? 8 : 7)
         return pieces;
       },
       [&] {
-        if (!share.has_pair()) return;
+        if (!share.has_pair) return;
         const double before = kInit ? -HUGE_VAL : load_lse(args.lse, args.low, b, row, head);
         const auto [after, weights] = log_sum(before, args.partial_lse.at(b, row, head));
         own = weights;
