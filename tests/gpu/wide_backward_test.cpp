@@ -80,6 +80,23 @@ TEST_F(WideBackward, ServesLongRowsInManyChunks) {
   }
 }
 
+/// Packed copies, halves and lines: each width of a gradient tile, and head dims on both sides of what tells them
+/// apart.
+TEST_F(WideBackward, ServesHeadDims) {
+  for (const char* dims : {"d=264", "d=272", "d=288", "d=296", "d=320", "d=328", "d=384", "d=392", "d=416", "d=424",
+                           "d=448", "d=456", "d=504", "d=512 d_v=264", "d=264 d_v=512"}) {
+    for (const char* text :
+         {"dtype=bf16 s_q=300 h_q=4 h_kv=2 mask=causal grad=1",
+          "dtype=fp16 layout=thd cu_q=0,130,200,333 used_q=130,50,100 h_q=3 h_kv=1 mask=none grad=1"}) {
+      const std::string problem = fmt::format("{} {}", text, dims);
+      SCOPED_TRACE(problem);
+      KernelDriver driver(whole_kernel(), parse_problem(problem), {.seed = 3});
+      driver.run();
+      testing::expect_right(driver);
+    }
+  }
+}
+
 TEST_F(WideBackward, WritesGradientsOfTheProblemsDType) {
   for (const char* text :
        {"dtype=bf16 s_q=300 s_k=520 h_q=4 h_kv=2 d=512 mask=causal_bottom_right grad=1",

@@ -75,4 +75,12 @@ CUtensorMap map_of_chunks(const TensorView& view, int box_rows, int box_chunks) 
                    {kChunk, static_cast<std::uint32_t>(box_rows), static_cast<std::uint32_t>(box_chunks), 1, 1});
 }
 
+CUtensorMap map_of_halves(const TensorView& view, int box_rows, int half_columns) {
+  ROTUNDA_CHECK(view.dtype != DType::fp32);
+  const auto half = static_cast<std::uint64_t>(half_columns);
+  return encode<5>(view, {half, extent(view, 1), 2, extent(view, 2), extent(view, 0)},
+                   {stride_bytes(view, 1), half * size_of(view.dtype), stride_bytes(view, 2), stride_bytes(view, 0)},
+                   {kChunk, static_cast<std::uint32_t>(box_rows), 1, 1, 1});
+}
+
 }  // namespace rotunda::sm90

@@ -24,4 +24,8 @@ constexpr int kMapAlignment = 16;
 /// place. 16-bit tensors. Only whole chunks of the head dim are in the map (at least one). @throws Error device
 [[nodiscard]] CUtensorMap map_of_chunks(const TensorView& view, int box_rows, int box_chunks);
 
+/// Axes [half_columns, row, half, head, batch]; a box is 64 columns of a half, with zeros beyond it, of box_rows rows:
+/// `ptx::Box5` is its place. 16-bit tensors, whose rows have memory for both halves. @throws Error device
+[[nodiscard]] CUtensorMap map_of_halves(const TensorView& view, int box_rows, int half_columns);
+
 }  // namespace rotunda::sm90

@@ -310,8 +310,57 @@ TEST(BackwardPlan, ServesPartsOfTheHeads) {
   }
 }
 
-TEST(BackwardPlan, BalancesItsTeams) {
+TEST(BackwardPlan, PacksWhatIsNotAligned) {
+  BackwardShape shape = shape_of(1000, 700, {{0, 0, 1000, 0, 700, 0, 0}});
+  shape.heads_kv = 3;
+  shape.group = 2;
+  EXPECT_FALSE(plan_backward(shape).packs);
+  for (const auto& [d, d_v] : {std::pair{264, 264}, {264, 512}, {320, 504}}) {
+    shape.d = d;
+    shape.d_v = d_v;
+    shape.pool_bytes = 0;
+    const BackwardPlan plan = plan_backward(shape);
+    ASSERT_TRUE(plan.packs);
+    const std::int64_t heads = plan.offsets.front().kv_count, columns = packed_columns(d),
+                       columns_v = packed_columns(d_v);
+    EXPECT_GE(columns, d);
+    EXPECT_EQ(columns % 64, 0);
+    EXPECT_GE(plan.q_packed, static_cast<std::int64_t>(plan.lists.size()));
+    EXPECT_GE(plan.k_packed, plan.q_packed + 1000 * 2 * heads * columns * 2);
+    EXPECT_GE(plan.dout_packed, plan.k_packed + 700 * heads * columns * 2);
+    EXPECT_GE(plan.v_packed, plan.dout_packed + 1000 * 2 * heads * columns_v * 2);
+    EXPECT_GE(plan.p_offset, plan.v_packed + 700 * heads * columns_v * 2);
+    shape.pool_bytes = kAnyPool;
+    EXPECT_FALSE(plan_backward(shape).packs) << "copies that take more than the pools";
+  }
+}
+
+TEST(BackwardPlan, KeepsToItsDefaultRoomWithCopies) {
   BackwardShape shape = shape_of(16384, 16384, {causal(0, 16384)});
+  shape.d = shape.d_v = 264;
+  shape.heads_kv = 16;
+  const BackwardPlan plan = plan_backward(shape);
+  EXPECT_TRUE(plan.packs);
+  EXPECT_LE(plan.workspace_bytes, 300'000'000);
+}
+
+TEST(BackwardPlan, SecondBlocksHaveTheRestOfTheColumns) {
+  for (int d = 264; d <= 512; d += 8) {
+    const int columns = gradient_columns(d, 264), second = second_gradient_column(d, 264);
+    EXPECT_LE(second, columns);
+    EXPECT_GE(second + columns - (d % 16 == 8 ? 8 : 0), d) << "rows may be shifted";
+    EXPECT_TRUE(second == columns || second % 64 == 0);
+  }
+  EXPECT_EQ(second_gradient_column(264, 264), 128);
+  EXPECT_EQ(second_gradient_column(320, 320), 160);
+}
+
+class BackwardPlanOf : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(HeadDims, BackwardPlanOf, ::testing::Values(320, 512));
+
+TEST_P(BackwardPlanOf, BalancesItsTeams) {
+  BackwardShape shape = shape_of(16384, 16384, {causal(0, 16384)});
+  shape.d = shape.d_v = GetParam();
   shape.heads_kv = 16;
   shape.workers = 132;
   const BackwardPlan plan = plan_backward(shape);

@@ -1,5 +1,7 @@
 #include "kernel/sm90/wide/backward.hpp"
 
+#include <algorithm>
+
 #include "base/cuda/check.hpp"
 #include "kernel/sm90/tensor_map.hpp"
 #include "kernel/sm90/wide/backward_launch.hpp"
@@ -59,50 +61,103 @@ GradientOutput output(const TensorView& view, double scale, const TensorView& su
   return out;
 }
 
-ChunkHeads heads_of(const BackwardArgs& args, const BackwardPlan::Chunk& chunk, int kv_count) {
+/// By as few copies, and with as little that is not needed, as the head dims allow.
+GradientBoxes gradient_boxes(int columns, int second, int d, int d_v, bool packed) {
+  if (columns % kChunk == 0 && d % kChunk == 0 && d_v % kChunk == 0) return GradientBoxes::chunks;
+  if (second != columns) return GradientBoxes::rows;
+  const bool has_room = packed && packed_columns(std::min(d, d_v)) >= 2 * columns;
+  return has_room || (d == 2 * columns && d_v == d) ? GradientBoxes::halves : GradientBoxes::rows;
+}
+
+CUtensorMap map_of_summed(const TensorView& view, GradientBoxes boxes, int columns) {
+  switch (boxes) {
+    case GradientBoxes::chunks: return map_of_chunks(view, kBlock, columns / kChunk);
+    case GradientBoxes::halves: return map_of_halves(view, kBlock, columns);
+    case GradientBoxes::rows: break;
+  }
+  return map_of_rows(view, kBlock);
+}
+
+ChunkHeads heads_of(const BackwardArgs& args, const BackwardPlan::Chunk& chunk, int kv_count, bool packed) {
+  const int q_first = (args.heads.kv_first + chunk.kv_first) * args.heads.group - args.heads.q_first;
   return {.group = args.heads.group,
           .kv_first = chunk.kv_first,
           .kv_count = kv_count,
-          .q_first = (args.heads.kv_first + chunk.kv_first) * args.heads.group - args.heads.q_first,
-          .heads_q = static_cast<int>(args.q.heads())};
+          .q_first = q_first,
+          .heads_q = static_cast<int>(args.q.heads()),
+          .q_boxes = packed ? 0 : q_first,
+          .kv_boxes = packed ? 0 : chunk.kv_first};
+}
+
+/// What the copy engine reads of the heads of a chunk.
+struct Operands {
+  TensorView q, k, v, dout;
+};
+
+/// The caller's tensors, or room for copies of a chunk's heads: [batch, head, row, packed_columns].
+Operands operands(const BackwardArgs& args, const BackwardPlan& plan, std::byte* workspace) {
+  if (!plan.packs) return {args.q, args.k, args.v, args.dout};
+  const auto kv_count = static_cast<std::int64_t>(plan.offsets.front().kv_count);
+  const auto view = [&](const TensorView& of, std::int64_t heads, std::int64_t offset) {
+    TensorView packed =
+        make_view(workspace + offset, of.dtype, Layout::bhsd, of.batch(), of.rows(), heads, packed_columns(of.dim()));
+    packed.shape[3] = of.dim();
+    return packed;
+  };
+  return {.q = view(args.q, kv_count * args.heads.group, plan.q_packed),
+          .k = view(args.k, kv_count, plan.k_packed),
+          .v = view(args.v, kv_count, plan.v_packed),
+          .dout = view(args.dout, kv_count * args.heads.group, plan.dout_packed)};
+}
+
+void pack(const BackwardArgs& args, const ChunkHeads& heads, const Operands& to, Stream stream) {
+  const PackedTensor tensors[kPackedTensors] = {{args.q, heads.q_first, to.q},
+                                                {args.k, heads.kv_first, to.k},
+                                                {args.v, heads.kv_first, to.v},
+                                                {args.dout, heads.q_first, to.dout}};
+  pack_heads(tensors, stream);
 }
 
 void run_chunks(const BackwardArgs& args, const BackwardPlan& plan, std::byte* workspace, int workers, Stream stream) {
-  ScoreParams scores{.q = map_of_rows(args.q, kTileRows),
-                     .dout = map_of_rows(args.dout, kTileRows),
-                     .k = map_of_rows(args.k, kTileKeys),
-                     .v = map_of_rows(args.v, kTileKeys),
+  const Operands from = operands(args, plan, workspace);
+  ScoreParams scores{.q = map_of_rows(from.q, kTileRows),
+                     .dout = map_of_rows(from.dout, kTileRows),
+                     .k = map_of_rows(from.k, kTileKeys),
+                     .v = map_of_rows(from.v, kTileKeys),
                      .lists = {},
                      .heads = {},
                      .p = workspace + plan.p_offset,
                      .ds = workspace + plan.ds_offset,
                      .lse = DeviceRows(args.lse),
                      .delta = DeviceRows(args.delta),
-                     .k_shift = row_shift(args.k),
-                     .v_shift = row_shift(args.v),
+                     .k_shift = row_shift(from.k),
+                     .v_shift = row_shift(from.v),
                      .d = static_cast<int>(args.q.dim()),
                      .d_v = static_cast<int>(args.v.dim()),
                      .scale = static_cast<float>(args.scale)};
   const int columns = gradient_columns(scores.d, scores.d_v);
-  const bool by_chunks = columns % kChunk == 0 && scores.d % kChunk == 0 && scores.d_v % kChunk == 0;
-  const auto summed = [&](const TensorView& view) {
-    return by_chunks ? map_of_chunks(view, kBlock, columns / kChunk) : map_of_rows(view, kBlock);
-  };
-  GradientParams gradients{.q = summed(args.q),
-                           .k = summed(args.k),
-                           .dout = summed(args.dout),
-                           .by_chunks = by_chunks,
+  const int second = second_gradient_column(scores.d, scores.d_v);
+  const GradientBoxes boxes = gradient_boxes(columns, second, scores.d, scores.d_v, plan.packs);
+  const auto summed = [&](const TensorView& view) { return map_of_summed(view, boxes, columns); };
+  GradientParams gradients{.q = summed(from.q),
+                           .k = summed(from.k),
+                           .dout = summed(from.dout),
+                           .boxes = boxes,
+                           .second_column = second,
                            .lists = {},
                            .heads = {},
                            .p = scores.p,
                            .ds = scores.ds,
-                           .dq = output(args.dq, args.scale, args.k, nullptr),
-                           .dk = output(args.dk, args.scale, args.q, workspace + plan.dk_scratch),
-                           .dv = output(args.dv, 1, args.dout, workspace + plan.dv_scratch)};
+                           .dq = output(args.dq, args.scale, from.k, nullptr),
+                           .dk = output(args.dk, args.scale, from.q, workspace + plan.dk_scratch),
+                           .dv = output(args.dv, 1, from.dout, workspace + plan.dv_scratch)};
+  int packed_first = -1;  // the KV head that the copies begin with
   for (const BackwardPlan::Chunk& chunk : plan.chunks) {
     const ChunkOffsets& lists = plan.offsets[static_cast<std::size_t>(chunk.lists)];
     scores.lists = gradients.lists = lists.at(workspace);
-    scores.heads = gradients.heads = heads_of(args, chunk, lists.kv_count);
+    scores.heads = gradients.heads = heads_of(args, chunk, lists.kv_count, plan.packs);
+    if (plan.packs && chunk.kv_first != packed_first) pack(args, scores.heads, from, stream);
+    packed_first = chunk.kv_first;
     launch_scores(scores, args.q.dtype, workers, stream);
     launch_gradients(gradients, args.q.dtype, columns, workers, stream);
   }

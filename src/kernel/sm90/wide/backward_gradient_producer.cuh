@@ -11,9 +11,11 @@ namespace rotunda::sm90::wide {
 template <int kColumns>
 struct GradientShape {
   static constexpr int kBoxes = (kColumns + 63) / 64;  ///< of B, the last one perhaps wider than what is used
-  /// Behind the stages: what a consumer warp stores at once, two boxes of it.
-  static constexpr std::uint32_t kBoxOfStore = kStoreRows * 128, kStorePerWarp = 2 * kBoxOfStore;
-  using Layout = RingLayout<kBoxes, kConsumerWarps* static_cast<int>(kStorePerWarp)>;
+  static constexpr int kStages = kColumns <= 160 ? 5 : 4;
+  /// Behind the stages: boxes that a consumer warp stores at once.
+  static constexpr int kStoreBoxes = kStages == 5 ? 1 : 2;
+  static constexpr std::uint32_t kBoxOfStore = kStoreRows * 128, kStorePerWarp = kStoreBoxes * kBoxOfStore;
+  using Layout = RingLayout<kStages, kBoxes, kConsumerWarps* static_cast<int>(kStorePerWarp)>;
 };
 
 /// Query heads of the chunk whose sums an item adds up.
@@ -47,10 +49,14 @@ struct GradientWork {
   [[nodiscard]] __device__ bool exists() const { return index < end; }
 };
 
-/// The first column of this thread block's half of a tile.
+/// The columns of a tile that this thread block has.
+struct OwnColumns {
+  int first, count;
+};
 template <int kColumns>
-__device__ int first_column() {
-  return static_cast<int>(ptx::cluster_rank()) * kColumns;
+__device__ OwnColumns own_columns(const GradientParams& p) {
+  if (ptx::cluster_rank() == 0) return {0, p.second_column};
+  return {p.second_column, kColumns};
 }
 
 /// The warps that copy, each its part of every step: the first this block's half of A, for the whole team, the others
@@ -68,7 +74,7 @@ class GradientProducer {
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   __device__ void run() {
-    if (p_.by_chunks && warp_ > 1) return;  // nothing to copy: nobody would wait for them
+    if (p_.boxes == GradientBoxes::chunks && warp_ > 1) return;  // nothing to copy: nobody would wait for them
     const int team = static_cast<int>(blockIdx.x) / kTeam;
     GradientWork next(p_.lists, p_.lists.item_first[team], p_.lists.item_first[team + 1]);
     while (next.exists()) {
@@ -77,7 +83,13 @@ class GradientProducer {
       const HeadRange heads = heads_of(p_.heads, work.item);
       for (int head = heads.begin; head < heads.end; ++head) {
         const Source from = source(work.item, work.cell, head);
-        for (int n = 0; n < work.cell.run_count; ++n) copy_run(from, p_.lists.runs[work.cell.run_first + n]);
+        const Run* const runs = p_.lists.runs + work.cell.run_first;
+        Run next = work.cell.run_count > 0 ? runs[0] : Run{};
+        for (int n = 0; n < work.cell.run_count; ++n) {
+          const Run run = next;
+          if (n + 1 < work.cell.run_count) next = runs[n + 1];
+          copy_run(from, run);
+        }
       }
     }
   }
@@ -104,63 +116,73 @@ class GradientProducer {
             .b = of_q                            ? &p_.k
                  : item.gradient == Gradient::dk ? &p_.q
                                                  : &p_.dout,
-            .column = first_column<kColumns>() - shift_of(p_.heads, p_.output(item.gradient), item),
+            .column = own_columns<kColumns>(p_).first - shift_of(p_.heads, p_.output(item.gradient), item),
             .row = cell.inner_row,
-            .head = of_q ? p_.heads.kv_head(head) : p_.heads.q_head(head),
+            .head = of_q ? p_.heads.kv_box(head) : p_.heads.q_box(head),
             .batch = cell.batch};
   }
 
+  /// What a run says is held in registers: between copies the compiler would read it from memory again.
   __device__ void copy_run(const Source& from, const Run& run) {
-    if (ptx::elect_lane()) {
-      Ring<Layout, kTeam> ring = ring_;
-#pragma unroll 1
-      for (int step = run.first; step < run.first + run.count; ++step, ring.advance()) {
-        copy(from, step, ring, run);
-      }
-    }
+    if (ptx::elect_lane()) warp_ == 0 ? copy_a(from, run) : copy_b(from, run);
     __syncwarp();
     if (run.clean >= 0 && warp_ == 0) clean(p_.lists.row_masks[run.clean]);
     ring_.advance(run.count);
   }
 
-  __device__ void copy(const Source& from, int step, const Ring<Layout, kTeam>& ring, const Run& run) const {
-    const std::uint32_t barrier = run.clean < 0 ? ring.full() : ring.whole();
-    if (warp_ == 0) {
-      copy_a(from, step, ring, run, barrier);
-    } else {
-      copy_b(from, step, ring, barrier);
-    }
+  /// Of B, each 64 columns.
+  [[nodiscard]] __device__ int boxes() const { return (own_columns<kColumns>(p_).count + 63) / 64; }
+  /// Where the copies of a stage are counted.
+  [[nodiscard]] __device__ static std::uint32_t barrier(const Ring<Layout, kTeam>& ring, const Run& run) {
+    return run.clean < 0 ? ring.full() : ring.whole();
   }
 
-  __device__ void copy_a(const Source& from, int step, const Ring<Layout, kTeam>& ring, const Run& run,
-                         std::uint32_t barrier) const {
+  __device__ void copy_a(const Source& from, const Run& run) const {
     static_assert(kRowsBytes == kTeam * kBoxBytes);
     constexpr std::uint16_t kEveryone = (1 << kTeam) - 1;
-    const std::uint8_t* half = from.a;
-    if (from.row_tiles == nullptr) {
-      half += std::int64_t{step} * kKeyBlockBytes + rank_ * static_cast<int>(kBoxBytes);
-    } else {
-      half += from.row_tiles[step / kRowBlocks] * std::int64_t{kTileBytes} +
-              step % kRowBlocks * static_cast<int>(kBoxBytes) + rank_ * kKeyBlockBytes;
+    const bool of_q = from.row_tiles == nullptr;
+    const int end = run.first + run.count;
+    const std::uint8_t* const a = from.a + rank_ * (of_q ? static_cast<int>(kBoxBytes) : kKeyBlockBytes);
+    const auto row_tile = [&](int n) { return of_q || n * kRowBlocks >= end ? 0 : from.row_tiles[n]; };
+    std::int64_t tile = row_tile(run.first / kRowBlocks);
+    int ahead = row_tile(run.first / kRowBlocks + 1);
+    Ring<Layout, kTeam> ring = ring_;
+#pragma unroll 1
+    for (int step = run.first; step < end; ++step, ring.advance()) {
+      const std::int64_t at = of_q ? std::int64_t{step} * kKeyBlockBytes
+                                   : tile * kTileBytes + step % kRowBlocks * static_cast<int>(kBoxBytes);
+      ring.wait_empty();
+      ring.set_halves(run.halves);
+      ptx::mbarrier_arrive_expect(barrier(ring, run), kRowsBytes + boxes() * kBoxBytes);
+      ptx::bulk_load_multicast(ring.stage() + rank_ * kBoxBytes, a + at, kBoxBytes, barrier(ring, run), kEveryone);
+      if (step % kRowBlocks != kRowBlocks - 1) continue;
+      tile = ahead;
+      ahead = row_tile(step / kRowBlocks + 2);
     }
-    ring.wait_empty();
-    ring.set_halves(run.halves);
-    ptx::mbarrier_arrive_expect(barrier, Layout::kStage);
-    ptx::bulk_load_multicast(ring.stage() + rank_ * kBoxBytes, half, kBoxBytes, barrier, kEveryone);
   }
 
   /// May be ahead of who says how many bytes to expect: a phase that waits for that arrival counts from below zero too.
-  __device__ void copy_b(const Source& from, int step, const Ring<Layout, kTeam>& ring, std::uint32_t barrier) const {
-    const std::uint32_t to = ring.stage() + kRowsBytes;
-    const int row = from.row + kBlock * step;
-    ring.wait_empty();
-    if (p_.by_chunks) {
-      ptx::tma_load(to, from.b, barrier, ptx::Box5{0, row, from.column / 64, from.head, from.batch});
-      return;
-    }
+  __device__ void copy_b(const Source& from, const Run& run) const {
+    Ring<Layout, kTeam> ring = ring_;
 #pragma unroll 1
-    for (int i = warp_ - 1; i < GradientShape<kColumns>::kBoxes; i += kProducerWarps - 1) {
-      ptx::tma_load(to + i * kBoxBytes, from.b, barrier, ptx::Box4{from.column + 64 * i, row, from.head, from.batch});
+    for (int step = run.first; step < run.first + run.count; ++step, ring.advance()) {
+      const std::uint32_t to = ring.stage() + kRowsBytes;
+      const int row = from.row + kBlock * step;
+      ring.wait_empty();
+      if (p_.boxes == GradientBoxes::chunks) {
+        ptx::tma_load(to, from.b, barrier(ring, run), ptx::Box5{0, row, from.column / 64, from.head, from.batch});
+        continue;
+      }
+#pragma unroll 1
+      for (int i = warp_ - 1; i < boxes(); i += kProducerWarps - 1) {
+        if (p_.boxes == GradientBoxes::halves) {
+          ptx::tma_load(to + i * kBoxBytes, from.b, barrier(ring, run),
+                        ptx::Box5{64 * i, row, rank_, from.head, from.batch});
+        } else {
+          ptx::tma_load(to + i * kBoxBytes, from.b, barrier(ring, run),
+                        ptx::Box4{from.column + 64 * i, row, from.head, from.batch});
+        }
+      }
     }
   }
 

@@ -31,13 +31,14 @@ class GradientStore {
   __device__ void tile(const GradientParams& p, const GradientWork& work, int head, bool empty) const {
     const GradientOutput& out = p.output(work.item.gradient);
     const GradientCell& cell = work.cell;
-    const int column = first_column<kColumns>() - shift_of(p.heads, out, work.item);
+    const OwnColumns own = own_columns<kColumns>(p);
+    const int column = own.first - shift_of(p.heads, out, work.item), end = min(out.dim, column + own.count);
     // A box that begins before its row is an illegal instruction.
     if (kColumns % kBoxColumns == 0 && column >= 0 && out.mapped && !empty && cell.rows == kGradientRows) {
-      return store_boxes(out, work, head, column);
+      return store_boxes(out, work, head, column, own.count);
     }
     const int first = column + thread_ % 4 * 2;
-    const bool whole = column >= 0 && out.dim >= column + kColumns;
+    const bool whole = column >= 0 && end == column + kColumns;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = 64 * warpgroup_ + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * i;
@@ -46,7 +47,7 @@ class GradientStore {
                .final = out.to.at<T>(cell.batch, cell.row + row, head) + first,
                .scale = out.scale,
                .begin = column < 0 ? -column : 0,
-               .width = out.dim - first,
+               .width = end - first,
                .load = cell.load != 0,
                .narrow = out.narrow && cell.last != 0};
       if (out.narrow) to.sum = out.scratch + (std::int64_t{cell.scratch} * kGradientRows + row) * out.dim + first;
@@ -61,17 +62,19 @@ class GradientStore {
  private:
   static constexpr int kBoxColumns = 32;  ///< fp32, 128 bytes
 
-  /// The warp's 16 rows, two boxes of 32 columns at a time.
-  __device__ void store_boxes(const GradientOutput& out, const GradientWork& work, int head, int first) const {
+  /// The warp's 16 rows, some boxes of 32 columns at a time.
+  __device__ void store_boxes(const GradientOutput& out, const GradientWork& work, int head, int first,
+                              int count) const {
     constexpr std::uint32_t kBox = GradientShape<kColumns>::kBoxOfStore;
+    constexpr int kBoxes = GradientShape<kColumns>::kStoreBoxes;
     const int lane = thread_ % 32, row = lane / 4, place = lane % 4;
     const int first_row = work.cell.row + 64 * warpgroup_ + thread_ / 32 * kStoreRows;
 #pragma unroll
-    for (int column = 0; column < kColumns; column += 2 * kBoxColumns) {
+    for (int column = 0; column < kColumns; column += kBoxes * kBoxColumns) {
       if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
       __syncwarp();
 #pragma unroll
-      for (int g = column / 8; g < min(column + 2 * kBoxColumns, kColumns) / 8; ++g) {
+      for (int g = column / 8; g < min(column + kBoxes * kBoxColumns, kColumns) / 8; ++g) {
         const int box = (g - column / 8) / 4, chunk = g % 4 * 2 + place / 2;  // chunks of 16 bytes, swizzled by the row
         const std::uint32_t to = memory_ + box * kBox + row * 128 + ((chunk ^ row) << 4) + place % 2 * 8;
 #pragma unroll
@@ -84,7 +87,8 @@ class GradientStore {
       __syncwarp();
       if (!ptx::elect_lane()) continue;
 #pragma unroll
-      for (int box = 0; box < 2 && column + box * kBoxColumns < kColumns; ++box) {
+      for (int box = 0; box < kBoxes; ++box) {
+        if (column + box * kBoxColumns >= count) break;
         const ptx::Box4 at{first + column + box * kBoxColumns, first_row, head, work.cell.batch};
         work.cell.load != 0 ? ptx::tma_add(&out.map, at, memory_ + box * kBox)
                             : ptx::tma_store(&out.map, at, memory_ + box * kBox);
@@ -98,7 +102,7 @@ class GradientStore {
     float* sum;
     T* final;
     float scale;
-    int begin, width;  ///< columns of the tile, from the thread's first, before the row and to the head dim
+    int begin, width;  ///< columns, from the thread's first, before the row and to the end of what the block has
     bool load, narrow;
   };
 

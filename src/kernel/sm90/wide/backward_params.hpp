@@ -31,11 +31,14 @@ struct DeviceRows {
 /// have `group`; those outside the buffer, which may hold a part of the heads, are left out.
 struct ChunkHeads {
   int group, kv_first, kv_count;
-  int q_first;  ///< the buffer's number of the chunk's query head 0; may be negative
-  int heads_q;  ///< of the buffer
+  int q_first;            ///< the buffer's number of the chunk's query head 0; may be negative
+  int heads_q;            ///< of the buffer
+  int q_boxes, kv_boxes;  ///< as q_first and kv_first, but in what the copy engine reads: 0 where that is packed
 
   [[nodiscard]] __device__ int q_head(int head) const { return q_first + head; }
   [[nodiscard]] __device__ int kv_head(int head) const { return kv_first + head / group; }
+  [[nodiscard]] __device__ int q_box(int head) const { return q_boxes + head; }
+  [[nodiscard]] __device__ int kv_box(int head) const { return kv_boxes + head / group; }
   [[nodiscard]] __device__ bool has(int head) const { return q_head(head) >= 0 && q_head(head) < heads_q; }
 };
 
@@ -67,9 +70,17 @@ struct GradientOutput {
   float scale = 1;
 };
 
+/// What B is copied by, kBlock rows each.
+enum class GradientBoxes : std::uint8_t {
+  rows,    ///< 64 columns from any on
+  halves,  ///< 64 columns of a half of the head dim, which is what a thread block has
+  chunks,  ///< all columns of a thread block
+};
+
 struct GradientParams {
-  CUtensorMap q, k, dout;  ///< boxes of kBlock rows: 64 columns, or with by_chunks all columns of a tile
-  bool by_chunks;
+  CUtensorMap q, k, dout;
+  GradientBoxes boxes;
+  int second_column;  ///< where a team's second block begins
   ChunkLists lists;
   ChunkHeads heads;
   const void *p, *ds;

@@ -15,6 +15,9 @@ namespace {
 constexpr std::int64_t kPoolTileBytes = 2 * kPoolTileElements;
 constexpr std::int64_t kAlignment = 1024;
 
+/// Copies of a head's tensors take at most one part in so many of the workspace.
+constexpr std::int64_t kPackedShare = 3;
+
 /// What the begin and end of a gradient tile cost, in steps of its sum.
 constexpr int kItemSteps = 3;
 
@@ -104,21 +107,20 @@ class Planner {
     }
     std::int64_t bytes = shape_.pool_bytes;
     if (bytes == 0) bytes = std::max(kPoolBytes, kPoolBytesPerKey * shape_.rows_k);
-    const std::int64_t of_kv_head = tiles * shape_.group;
-    std::int64_t capacity = bytes / (2 * kPoolTileBytes);
+    plan_.packs = packed_bytes(1) > 0 && packed_bytes(1) <= bytes / kPackedShare;
+    const std::int64_t packed = plan_.packs ? packed_bytes(1) : 0;
+    const std::int64_t of_kv_head = tiles * shape_.group * 2 * kPoolTileBytes + packed;
     kv_count_ = 1;
-    if (of_kv_head <= capacity) {
-      const std::int64_t fit =
-          std::min<std::int64_t>(shape_.heads_kv, capacity / std::max<std::int64_t>(of_kv_head, 1));
+    if (of_kv_head <= bytes) {
+      const std::int64_t fit = std::min<std::int64_t>(shape_.heads_kv, bytes / std::max<std::int64_t>(of_kv_head, 1));
       const std::int64_t chunks = quotient_up(shape_.heads_kv, std::max<std::int64_t>(fit, 1));
       kv_count_ = static_cast<int>(quotient_up(shape_.heads_kv, std::max<std::int64_t>(chunks, 1)));
       ranges_ = {{0, tiles_.rows.size()}};
       return;
     }
-    if (shape_.narrow_dkv) {
-      plan_.scratch_cells = tiles_.cells;
-      capacity = (bytes - scratch_bytes(shape_.d) - scratch_bytes(shape_.d_v)) / (2 * kPoolTileBytes);
-    }
+    if (shape_.narrow_dkv) plan_.scratch_cells = tiles_.cells;
+    const std::int64_t capacity =
+        (bytes - packed - scratch_bytes(shape_.d) - scratch_bytes(shape_.d_v)) / (2 * kPoolTileBytes);
     cut_ranges(std::max(capacity / shape_.group, longest), tiles);
   }
 
@@ -138,6 +140,22 @@ class Planner {
       here += next;
       done += next;
     }
+  }
+
+  /// Of so many KV heads' q, dout, k and v; 0 where none needs to be packed.
+  [[nodiscard]] std::int64_t packed_bytes(int kv_count) const {
+    if (!should_pack(shape_.d) && !should_pack(shape_.d_v)) return 0;
+    return packed_bytes(kv_count, shape_.d) + packed_bytes(kv_count, shape_.d_v);
+  }
+  /// Of q and k, or of dout and v.
+  [[nodiscard]] std::int64_t packed_bytes(int kv_count, int dim) const {
+    return packed_bytes_q(kv_count, dim) + packed_bytes_k(kv_count, dim);
+  }
+  [[nodiscard]] std::int64_t packed_bytes_q(int kv_count, int dim) const {
+    return align(shape_.batch * shape_.rows_q * kv_count * shape_.group * packed_columns(dim) * 2);
+  }
+  [[nodiscard]] std::int64_t packed_bytes_k(int kv_count, int dim) const {
+    return align(shape_.batch * shape_.rows_k * kv_count * packed_columns(dim) * 2);
   }
 
   /// Partial sums of dk or dv of one KV head.
@@ -215,7 +233,12 @@ class Planner {
 
   void lay_out() {
     plan_.lists.resize(static_cast<std::size_t>(align(static_cast<std::int64_t>(plan_.lists.size()))));
-    plan_.p_offset = static_cast<std::int64_t>(plan_.lists.size());
+    plan_.q_packed = static_cast<std::int64_t>(plan_.lists.size());
+    const int packed = plan_.packs ? kv_count_ : 0;
+    plan_.k_packed = plan_.q_packed + packed_bytes_q(packed, shape_.d);
+    plan_.dout_packed = plan_.k_packed + packed_bytes_k(packed, shape_.d);
+    plan_.v_packed = plan_.dout_packed + packed_bytes_q(packed, shape_.d_v);
+    plan_.p_offset = plan_.v_packed + packed_bytes_k(packed, shape_.d_v);
     plan_.ds_offset = plan_.p_offset + plan_.pool_tiles * kPoolTileBytes;
     plan_.dk_scratch = plan_.ds_offset + plan_.pool_tiles * kPoolTileBytes;
     plan_.dv_scratch = plan_.dk_scratch + scratch_bytes(shape_.d);
@@ -236,6 +259,12 @@ int gradient_columns(int d, int d_v) {
     if (2 * columns >= std::max(d, d_v)) return columns;
   }
   return 256;
+}
+
+int second_gradient_column(int d, int d_v) {
+  constexpr int kShift = 8;  // of rows that begin in the middle of a sector, where they are not packed
+  const int columns = gradient_columns(d, d_v), line = columns / kPackedColumns * kPackedColumns;
+  return std::max(d, d_v) + kShift <= line + columns ? line : columns;
 }
 
 ChunkLists ChunkOffsets::at(const std::byte* base) const {

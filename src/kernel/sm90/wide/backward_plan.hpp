@@ -37,6 +37,19 @@ struct BackwardShape {
 
 /// Columns that a thread block of a team has, for head dims up to 512.
 [[nodiscard]] int gradient_columns(int d, int d_v);
+/// The first column of a team's second block: where a line begins, if it has columns enough for the rest.
+[[nodiscard]] int second_gradient_column(int d, int d_v);
+
+/// Rows of copies are multiples of so many elements, 128 bytes.
+inline constexpr int kPackedColumns = 64;
+/// Whether rows of a head dim may begin in the middle of a sector of 32 bytes; boxes that do come at half the pace, and
+/// even those that begin with the sector (row_shift.hpp) slower than those that begin with a line.
+[[nodiscard]] constexpr bool should_pack(std::int64_t dim) {
+  return dim % 16 != 0;
+}
+[[nodiscard]] constexpr int packed_columns(std::int64_t dim) {
+  return static_cast<int>((dim + kPackedColumns - 1) / kPackedColumns * kPackedColumns);
+}
 
 /// Where a chunk's lists lie in BackwardPlan::lists, in bytes.
 struct ChunkOffsets {
@@ -63,6 +76,10 @@ struct BackwardPlan {
 
   std::int64_t pool_tiles = 0;  ///< in each of the two pools
   int scratch_cells = 0;  ///< of kGradientRows rows: partial dk and dv, where they are 16-bit and several chunks add
+  /// Copies of q, k, v and dout of a chunk's heads, [batch, head, row, packed_columns(dim)]: where a head dim asks for
+  /// them, unless they would take too much of the workspace.
+  bool packs = false;
+  std::int64_t q_packed = 0, k_packed = 0, v_packed = 0, dout_packed = 0;    ///< in the workspace
   std::int64_t p_offset = 0, ds_offset = 0, dk_scratch = 0, dv_scratch = 0;  ///< in the workspace
   std::int64_t workspace_bytes = 0;
 };

@@ -14,13 +14,13 @@ namespace rotunda::sm90::wide {
 constexpr int kWarpgroup = 128, kConsumers = 2, kConsumerWarps = kConsumers * kWarpgroup / 32;
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kProducerWarps = kWarpgroup / 32;
 
-constexpr int kStages = 4;
 constexpr std::uint32_t kBoxBytes = 64 * 128;        ///< 64 rows of 64 elements: what one copy brings
 constexpr std::uint32_t kRowsBytes = 2 * kBoxBytes;  ///< A
 
 /// Shared memory of a kernel whose B has kBoxes boxes and which keeps kExtra bytes of its own behind the stages.
-template <int kBoxes, int kExtra>
+template <int kRingStages, int kBoxes, int kExtra>
 struct RingLayout {
+  static constexpr int kStages = kRingStages;
   static constexpr std::uint32_t kStage = kRowsBytes + kBoxes * kBoxBytes;
   static constexpr std::uint32_t kOwn = kStages * kStage;
   static constexpr std::uint32_t kFull = kOwn + kExtra, kEmpty = kFull + 8 * kStages, kWhole = kEmpty + 8 * kStages;
@@ -52,8 +52,11 @@ void launch_early(void (*kernel)(Params), const Params& params, int blocks, std:
 /// free stages of the same number together.
 template <class Layout, int kCluster>
 class Ring {
+  static constexpr int kStages = Layout::kStages;
+
  public:
-  __device__ explicit Ring(std::uint32_t base) : base_(base) {}
+  __device__ explicit Ring(std::uint32_t base)
+      : base_(base), rank_(kCluster == 1 ? 0 : static_cast<int>(ptx::cluster_rank())) {}
 
   /// By all threads, once; waits for the launch ahead.
   __device__ void init() const {
@@ -94,28 +97,30 @@ class Ring {
   __device__ void release_previous() const { release(at_ - 1); }
   /// This stage is not needed by this warp, which has seen it come.
   __device__ void release() const { release(at_); }
-  /// A number that goes with the stage: set before its last arrival, read after wait_full, by the lane alone that gives
-  /// the stage back.
+  /// A number that goes with the stage: set before its last arrival, read after wait_full, by the lane that gives the
+  /// stage back to this block.
   [[nodiscard]] __device__ int halves() const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    return ptx::uniform(lane == 0 ? ptx::load_shared(base_ + Layout::kHalves + 4 * (at_ % kStages)) : 0);
+    const int bits = lane() == rank_ ? ptx::load_shared(base_ + Layout::kHalves + 4 * (at_ % kStages)) : 0;
+    return __shfl_sync(0xffffffffU, bits, rank_);
   }
   __device__ void set_halves(int bits) const { ptx::store_shared(base_ + Layout::kHalves + 4 * (at_ % kStages), bits); }
   __device__ void advance(int stages = 1) { at_ += static_cast<std::uint32_t>(stages); }
 
  private:
+  [[nodiscard]] __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
   /// Every warp arrives for itself: none can miss a phase, and what its lanes read comes before what is written next.
   __device__ void release(std::uint32_t at) const {
     __syncwarp();
-    const std::uint32_t lane = threadIdx.x % 32, empty = base_ + Layout::kEmpty + 8 * (at % kStages);
-    if constexpr (kCluster == 1) {
-      if (lane == 0) ptx::mbarrier_arrive(empty);
-    } else {
-      if (lane < kCluster) ptx::mbarrier_arrive_remote(empty, lane);
+    const std::uint32_t empty = base_ + Layout::kEmpty + 8 * (at % kStages);
+    if (lane() == rank_) {
+      ptx::mbarrier_arrive(empty);
+    } else if (lane() < kCluster) {
+      ptx::mbarrier_arrive_remote(empty, static_cast<std::uint32_t>(lane()));
     }
   }
 
   std::uint32_t base_, at_ = 0;
+  int rank_;  ///< of this block in its cluster
 };
 
 }  // namespace rotunda::sm90::wide

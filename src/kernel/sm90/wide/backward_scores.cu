@@ -18,15 +18,15 @@ namespace {
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
 constexpr int kBoxesOfKeys = kTileKeys / 64;
-using Layout = RingLayout<kBoxesOfKeys, kConsumerWarps * kPieces* static_cast<int>(kPieceBytes)>;
+using Layout = RingLayout<4, kBoxesOfKeys, kConsumerWarps * kPieces* static_cast<int>(kPieceBytes)>;
 constexpr int kWgmmaStep = 16;      ///< of the summed axis
 constexpr int kStaggerBarrier = 1;  ///< named barrier
 
 __device__ void produce(const ScoreParams& p, Ring<Layout, 1> ring) {
   for (ScoreTiles tiles(p); tiles.next();) {
     const ScoreCell& cell = tiles.cell;
-    const int head = p.heads.q_head(tiles.head), kv = p.heads.kv_head(tiles.head);
-    const int k_shift = p.k_shift.of(kv), v_shift = p.v_shift.of(kv);
+    const int head = p.heads.q_box(tiles.head), kv = p.heads.kv_box(tiles.head);
+    const int k_shift = p.k_shift.of(p.heads.kv_head(tiles.head)), v_shift = p.v_shift.of(p.heads.kv_head(tiles.head));
     const int slabs = (p.d + 63) / 64, all = slabs + (p.d_v + 63) / 64;
 #pragma unroll 1
     for (int t = 0; t < all; ++t, ring.advance()) {
