@@ -174,7 +174,7 @@ class _End:
         if self.device.type == "cpu":
             return 0
         number = torch._C._cuda_getCurrentRawStream(self.device.index)
-        if is_capturing(self.device):
+        if number and is_capturing(self.device):  # the default stream, 0, can't be captured
             _captured.add(call)
         elif self._last_stream is None or number != self._last_stream.cuda_stream:
             stream = torch.cuda.current_stream(self.device)

@@ -8,7 +8,6 @@ packed documents are, it is the same graph.
 import contextlib
 import functools
 import json
-import math
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -61,16 +60,6 @@ def _rows_shape(shape, layout):
     if layout == "thd":
         return (shape[heads], shape[rows])
     return (shape[1 if layout == "sbhd" else 0], shape[heads], shape[rows])
-
-
-def _readable(tensor):
-    """A tensor as every kernel can read it: its last axis lies densely, and on a CUDA device all of its rows begin at
-    multiples of 16 bytes."""
-    *strides, last = tensor.stride()
-    readable = last == 1 or tensor.shape[-1] == 1
-    if readable and tensor.is_cuda:
-        readable = tensor.data_ptr() % 16 == 0 and math.gcd(*strides) * tensor.element_size() % 16 == 0
-    return tensor if readable else tensor.clone(memory_format=torch.contiguous_format)
 
 
 class _RefusedInCapture(_core.UnsupportedError):
@@ -198,7 +187,7 @@ def _perform(run, q, k, v, sink, *rest):
     try:
         call = _find_call(end, q, k, v, lists, problem, options)
         means = (end.workspace(call.workspace_bytes), end.stream(call))
-        return run(call, (_readable(q), _readable(k), _readable(v), sink), means)
+        return run(call, (q, k, v, sink), means)
     except _RefusedInCapture:
         raise  # nothing has failed, and a capture allows no memory to be freed
     except Exception as error:
@@ -227,7 +216,7 @@ def _backward(dout, dlse, q, k, v, out, lse, sink, *rest):
     def run(call, inputs, means):
         dq, dk, dv, dsink = results = _backward_results(q, k, v, sink)
         minus_dlse = None if dlse is None else -dlse.to(torch.float32)
-        given = (*inputs, out, lse, _readable(dout), minus_dlse)
+        given = (*inputs, out, lse, dout, minus_dlse)
         call.backward(*given, dq, dk, dv, dsink if dsink.numel() else None, *means)
         return results
 

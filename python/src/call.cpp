@@ -64,7 +64,8 @@ class Call {
   // NOLINTNEXTLINE(readability-function-size): the tensors of a pass are this many
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle sink, nb::handle out, nb::handle lse,
                nb::handle max_logit, nb::handle workspace, std::uintptr_t stream) {
-    const Tensors tensors = imported([&](const Importer& from, Tensors& to) {
+    Importer from = importer();
+    const Tensors tensors = imported([&](Tensors& to) {
       take_inputs(from, to, q, k, v, sink);
       take_results(from, to, out, lse, workspace);
       to.max_logit = from.heads(max_logit, "max_logit");
@@ -76,10 +77,11 @@ class Call {
   void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle sink, nb::handle out, nb::handle lse,
                 nb::handle dout, nb::handle minus_dlse, nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink,
                 nb::handle workspace, std::uintptr_t stream) {
-    const Tensors tensors = imported([&](const Importer& from, Tensors& to) {
+    Importer from = importer();
+    const Tensors tensors = imported([&](Tensors& to) {
       take_inputs(from, to, q, k, v, sink);
       take_results(from, to, out, lse, workspace);
-      to.dout = from.tensor(dout, "dout");
+      to.dout = from.input(dout, "dout");
       to.minus_dlse = from.rows(minus_dlse, "dlse");
       to.dq = from.tensor(dq, "dq");
       to.dk = from.tensor(dk, "dk");
@@ -110,13 +112,15 @@ class Call {
     }
   }
 
-  /// The tensors that fill(importer, tensors) takes. One that can't be used ends the call on every rank: the others
-  /// would wait for this one.
+  [[nodiscard]] Importer importer() const { return {plan_->problem.layout, plan_->device, {}}; }
+
+  /// The tensors that fill(tensors) takes. One that can't be used ends the call on every rank: the others would wait
+  /// for this one.
   template <class Fill>
   Tensors imported(Fill&& fill) const {
     try {
       Tensors tensors;
-      fill(Importer{plan_->problem.layout, plan_->device}, tensors);
+      fill(tensors);
       return tensors;
     } catch (const Error& error) {
       const nb::gil_scoped_release release;
@@ -125,11 +129,10 @@ class Call {
     }
   }
 
-  static void take_inputs(const Importer& from, Tensors& to, nb::handle q, nb::handle k, nb::handle v,
-                          nb::handle sink) {
-    to.q = from.tensor(q, "q");
-    to.k = from.tensor(k, "k");
-    to.v = from.tensor(v, "v");
+  static void take_inputs(Importer& from, Tensors& to, nb::handle q, nb::handle k, nb::handle v, nb::handle sink) {
+    to.q = from.input(q, "q");
+    to.k = from.input(k, "k");
+    to.v = from.input(v, "v");
     to.sink = from.heads(sink, "sink");
   }
   static void take_results(const Importer& from, Tensors& to, nb::handle out, nb::handle lse, nb::handle workspace) {

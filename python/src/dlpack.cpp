@@ -127,11 +127,19 @@ Array import_array(nb::handle tensor, const Device& device, const char* name) {
   return array_of(managed->tensor, device, name);
 }
 
-}  // namespace
+/// Whether every kernel can read an input that lies so.
+bool is_readable(const Array& array, const Device& device) {
+  const auto last = static_cast<std::size_t>(array.axes - 1);
+  if (array.stride[last] != 1 && array.shape[last] != 1) return false;
+  if (!device.is_cuda()) return true;
+  constexpr std::uintptr_t kAligned = 16;  // bytes that a thread loads at once
+  std::uintptr_t odd = reinterpret_cast<std::uintptr_t>(array.data);
+  for (std::size_t i = 0; i < last; ++i) odd |= static_cast<std::uintptr_t>(array.stride[i]) * size_of(array.dtype);
+  return odd % kAligned == 0;
+}
 
-TensorView Importer::tensor(nb::handle tensor, const char* name) const {
-  if (tensor.is_none()) return {};
-  const Array array = import_array(tensor, device, name);
+/// A tensor of a layout's axes.
+TensorView view_in(Layout layout, const Array& array, const char* name) {
   check_axes(array, layout == Layout::thd ? 3 : 4, name);
   switch (layout) {
     case Layout::bshd: return view_of(array, {0, 1, 2, 3});
@@ -140,6 +148,23 @@ TensorView Importer::tensor(nb::handle tensor, const char* name) const {
     case Layout::thd: return view_of(array, {-1, 0, 1, 2});
   }
   return {};
+}
+
+}  // namespace
+
+TensorView Importer::tensor(nb::handle tensor, const char* name) const {
+  if (tensor.is_none()) return {};
+  return view_in(layout, import_array(tensor, device, name), name);
+}
+
+TensorView Importer::input(nb::handle tensor, const char* name) {
+  Array array = import_array(tensor, device, name);
+  if (!is_readable(array, device)) {
+    const nb::object dense = nb::module_::import_("torch").attr("contiguous_format");
+    copies.push_back(tensor.attr("clone")(nb::arg("memory_format") = dense));
+    array = import_array(copies.back(), device, name);
+  }
+  return view_in(layout, array, name);
 }
 
 TensorView Importer::rows(nb::handle tensor, const char* name) const {
