@@ -87,9 +87,10 @@ class Group:
         return f"rotunda.Group(rank {self.rank} of {self.size}, {self.name})"
 
     def _connect(self, device):
+        """The core's end, and whether its process takes turns with others on a CUDA device."""
         index = None if device.type == "cpu" else device.index
         if self.size == 1:
-            return _core.Group.local(index)
+            return _core.Group.local(index), False
         everyone = self._meet(device)
         name = self._choose_transport(device, everyone)
         address = everyone[0]["unix" if _is_one_host(everyone) else "tcp"]
@@ -97,8 +98,9 @@ class Group:
             from .exchange import TorchExchange
 
             exchange = TorchExchange(self.rank, self.size, address, self._timeout)
-            return _core.Group.callback(self.rank, self.size, address, self._timeout, exchange)
-        return _core.Group.process(name, self.rank, self.size, address, self._timeout, index)
+            return _core.Group.callback(self.rank, self.size, address, self._timeout, exchange), False
+        core = _core.Group.process(name, self.rank, self.size, address, self._timeout, index)
+        return core, name == "ipc" and _share_a_device(everyone)
 
     def _choose_transport(self, device, everyone):
         """The same on every rank, since all go by what all have said."""
@@ -141,7 +143,7 @@ class _End:
     def __init__(self, group, device):
         self.group = group
         self.device = device
-        self.core = group._connect(device)
+        self.core, self._takes_turns = group._connect(device)
         self._calls = OrderedDict()
         self._workspace = None
         self._last_stream = None
@@ -182,6 +184,12 @@ class _End:
                 stream.wait_stream(self._last_stream)
             self._last_stream = stream
         return number
+
+    def settle(self):
+        """After a call. Processes that share a device take turns on it, and what one of them has under way on several
+        streams waits for the others': such calls end when the device has run them, one after the other."""
+        if self._takes_turns and not is_capturing(self.device):
+            self._last_stream.synchronize()
 
     def failed(self, error):
         """After an error of this rank: nobody else waits for it, and the next call begins anew."""
@@ -272,6 +280,10 @@ def _reach_each_other(everyone):
     """Whether every rank can map the others' memory: it can be shared, and lies on devices that the rank sees."""
     devices = {each["device"] for each in everyone}
     return all(each["shares"] and devices <= set(each["reaches"]) for each in everyone)
+
+
+def _share_a_device(everyone):
+    return len({each["device"] for each in everyone}) < len(everyone)
 
 
 def _device_name(index):

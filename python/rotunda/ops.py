@@ -187,7 +187,9 @@ def _perform(run, q, k, v, sink, *rest):
     try:
         call = _find_call(end, q, k, v, lists, problem, options)
         means = (end.workspace(call.workspace_bytes), end.stream(call))
-        return run(call, (q, k, v, sink), means)
+        results = run(call, (q, k, v, sink), means)
+        end.settle()
+        return results
     except _RefusedInCapture:
         raise  # nothing has failed, and a capture allows no memory to be freed
     except Exception as error:

@@ -202,6 +202,14 @@ def test_choice_of_a_transport(alone):
         rotunda.Group("self", transport="smoke")
 
 
+def test_ranks_that_share_a_device():
+    def share(*devices):
+        return rotunda.group._share_a_device([{"device": device} for device in devices])
+
+    assert share("x", "x") and share("x", "y", "x")
+    assert not share("x", "y")
+
+
 def test_a_late_rank(pool):
     pool.run(2, run_late_rank)
 

@@ -13,10 +13,10 @@ class Gpus:
     """run(ranks, case, …) as Pool's; NCCL's tests are skipped where ranks share a GPU."""
 
     def __init__(self, pool, share):
-        self._pool, self._share = pool, share
+        self._pool, self.share = pool, share
 
     def run(self, ranks, case, *arguments):
-        if self._share and ranks > 1 and "nccl" in arguments:
+        if self.share and ranks > 1 and "nccl" in arguments:
             pytest.skip(f"NCCL needs a GPU for each of the {ranks} ranks")
         self._pool.run(ranks, case, *arguments)
 

@@ -77,6 +77,22 @@ def run_streams(group):
     assert same(got, want)
 
 
+def test_ranks_that_share_a_gpu(gpus):
+    if not gpus.share:
+        pytest.skip("each rank has a GPU of its own")
+    run_on(gpus, 2, "ipc", run_turns)
+
+
+def run_turns(group):
+    """They take turns on it: a call ends when the GPU has run it."""
+    leaves, dout, sharding = local_inputs(group)
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            delay(20 * group.rank)
+            rotunda.attention(*(x.detach() for x in leaves), mask="causal", shard=sharding)
+            assert stream.query()
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("schedule", ("p2p", "all_gather", "a2a"))
 def test_allocator(gpus, schedule, transport):
