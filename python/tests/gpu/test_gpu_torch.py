@@ -1,5 +1,6 @@
 """What PyTorch does to an operator on GPUs: streams, its allocator, CUDA graphs, compilation, checkpoints, autocast."""
 
+import gc
 import shutil
 
 import pytest
@@ -123,12 +124,14 @@ def run_memory(group):
     """Neither plans nor exchanges hold on to a caller's tensors; segments that PyTorch gives back are no stale map."""
     leaves, dout, sharding = local_inputs(group, Case(s_q=4096))
     want = both_passes(leaves, dout, sharding)
+    gc.collect()  # what earlier tests have left in cycles may go at any time
     before = torch.cuda.memory_allocated()
     for _ in range(5):
         got = both_passes([x.detach().clone().requires_grad_() for x in leaves], dout.clone(), sharding)
         assert same(got, want)
         del got
         torch.cuda.empty_cache()  # the next segments may lie at the same addresses
+    gc.collect()
     assert torch.cuda.memory_allocated() == before
 
 
