@@ -107,8 +107,9 @@ class Planner {
     }
     std::int64_t bytes = shape_.pool_bytes;
     if (bytes == 0) bytes = std::max(kPoolBytes, kPoolBytesPerKey * shape_.rows_k);
-    plan_.packs = packed_bytes(1) > 0 && packed_bytes(1) <= bytes / kPackedShare;
-    const std::int64_t packed = plan_.packs ? packed_bytes(1) : 0;
+    const std::int64_t copies = packed_bytes();
+    plan_.packs = copies > 0 && copies <= bytes / kPackedShare;
+    const std::int64_t packed = plan_.packs ? copies : 0;
     const std::int64_t of_kv_head = tiles * shape_.group * 2 * kPoolTileBytes + packed;
     kv_count_ = 1;
     if (of_kv_head <= bytes) {
@@ -142,15 +143,13 @@ class Planner {
     }
   }
 
-  /// Of so many KV heads' q, dout, k and v; 0 where none needs to be packed.
-  [[nodiscard]] std::int64_t packed_bytes(int kv_count) const {
+  /// Of one KV head's q, k, dout and v; 0 where none needs to be packed.
+  [[nodiscard]] std::int64_t packed_bytes() const {
     if (!should_pack(shape_.d) && !should_pack(shape_.d_v)) return 0;
-    return packed_bytes(kv_count, shape_.d) + packed_bytes(kv_count, shape_.d_v);
+    return packed_bytes_q(1, shape_.d) + packed_bytes_k(1, shape_.d) + packed_bytes_q(1, shape_.d_v) +
+           packed_bytes_k(1, shape_.d_v);
   }
-  /// Of q and k, or of dout and v.
-  [[nodiscard]] std::int64_t packed_bytes(int kv_count, int dim) const {
-    return packed_bytes_q(kv_count, dim) + packed_bytes_k(kv_count, dim);
-  }
+  /// Of q or dout, and of k or v, of so many KV heads.
   [[nodiscard]] std::int64_t packed_bytes_q(int kv_count, int dim) const {
     return align(shape_.batch * shape_.rows_q * kv_count * shape_.group * packed_columns(dim) * 2);
   }
