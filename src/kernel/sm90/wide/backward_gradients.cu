@@ -1,10 +1,10 @@
 // The gradients of a chunk from its P and dS: dq = scale·dS·K, dk += scale·dSᵀ·Q, dv += Pᵀ·dout.
 //
 // One kernel makes all three, so that a chunk's few dq tiles run beside its many dk and dv tiles. A tile is 128 rows,
-// and a team of two thread blocks, a cluster, has it: each kColumns of the columns, with 64 rows for each consumer
-// warpgroup. A step adds 64 of the summed axis. A (dS, or Pᵀ and dSᵀ read along their columns) comes from the pools as
-// it was written, half of it fetched by each block for both; B (K, Q or dout) by the copy engine, with zeros beyond the
-// head dim.
+// and a team of two thread blocks, a cluster, has it: each up to kColumns of the columns
+// (GradientParams::second_column), with 64 rows for each consumer warpgroup. A step adds 64 of the summed axis. A (dS,
+// or Pᵀ and dSᵀ read along their columns) comes from the pools as it was written, half of it fetched by each block for
+// both; B (K, Q or dout) by the copy engine, with zeros beyond the head dim.
 #include "kernel/sm90/ptx/wgmma.cuh"
 #include "kernel/sm90/wide/backward_gradient_producer.cuh"
 #include "kernel/sm90/wide/backward_gradient_store.cuh"

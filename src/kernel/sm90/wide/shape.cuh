@@ -82,8 +82,7 @@ constexpr int chunks_of(int columns) {
 template <int kChunks>
 struct Shape {
   static constexpr int kChunkCount = kChunks;
-  /// Key rows of a slab of V. A slab costs who loads it the same time, whatever it holds: few where there is little to
-  /// compute.
+  /// Key rows of a slab of V. 32 were faster than 16 where stages of that size fit (docs/kernels/wide.md).
   static constexpr int kSlabKeys = kChunks <= 6 ? 32 : 16;
   static constexpr int kHalfSlabKeys = kSlabKeys / kCluster;
   static constexpr int kValueSlabs = kTileKeys / kSlabKeys;
